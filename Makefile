@@ -1,0 +1,36 @@
+# Every target works on a fresh machine: it makes .venv and installs what it needs first.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test test-slow lint clean
+
+demo: .venv/ready
+	$(BIN)/langevin demo
+
+test: .venv/ready-test lint
+	$(BIN)/pytest
+
+test-slow: .venv/ready-test
+	$(BIN)/pytest -m slow
+
+lint: .venv/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+.venv/python:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/ready: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+.venv/ready-test: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[test]'
+	touch $@
