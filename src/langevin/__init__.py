@@ -1,1 +1,27 @@
-"""langevin."""
+"""langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
+
+from langevin._version import __version__
+from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
+from langevin.posterior import Posterior
+from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.samplers import FSGD, SGD, SGHMC, SGLD
+from langevin.schedules import cyclical
+
+__all__ = [
+    "FSGD",
+    "SGD",
+    "SGHMC",
+    "SGLD",
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "GaussianNoise",
+    "GroupLaplace",
+    "Laplace",
+    "PerParameter",
+    "Posterior",
+    "StudentT",
+    "UnitDirection",
+    "__version__",
+    "cyclical",
+]

@@ -1,0 +1,52 @@
+"""The samplers, and the registry that everything which runs over all of them reads.
+
+Adding a method is one file here and one line in `METHODS`; the contract tests, the command line and the
+citation follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.optim import Optimizer
+
+from langevin.samplers.base import Group, Sampler
+from langevin.samplers.fsgd import FSGD
+from langevin.samplers.sgd import SGD
+from langevin.samplers.sghmc import SGHMC
+from langevin.samplers.sgld import SGLD
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a sampler promises; the contract tests hold it to that."""
+
+    sampler: type[Sampler]
+    target: Literal["posterior", "jeffreys", "none"]  # the density that its samples have as lr → 0
+    order: int | None  # the bias falls as lr**order
+    optimizer: Callable[[list[Any], Group], Optimizer] | None  # what it is at T = 0, for parameters and settings
+
+
+def _plain(params: list[Any], group: Group) -> Optimizer:
+    return torch.optim.SGD(params, lr=group["lr"], momentum=group.get("momentum", 0.0))
+
+
+def _heavy_ball(params: list[Any], group: Group) -> Optimizer:
+    from math import log
+
+    damping = -log(group["friction"])
+    rate = (1 - group["friction"]) / damping * group["reference_lr"] ** 2 * group["num_data"]
+    return torch.optim.SGD(params, lr=rate, momentum=group["friction"])
+
+
+METHODS = {
+    "sgd": Method(SGD, target="none", order=None, optimizer=_plain),
+    "fsgd": Method(FSGD, target="none", order=None, optimizer=_plain),
+    "sgld": Method(SGLD, target="posterior", order=1, optimizer=_plain),
+    "sghmc": Method(SGHMC, target="posterior", order=2, optimizer=_heavy_ball),
+}
+
+__all__ = ["FSGD", "METHODS", "SGD", "SGHMC", "SGLD", "Method", "Sampler"]

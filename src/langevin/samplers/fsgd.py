@@ -1,0 +1,46 @@
+"""SGD at a constant rate, as inference (Mandt, Hoffman & Blei 2017).
+
+    θ ← θ − ε g                                                                           lr = ε
+
+Target: none in general. The mini-batch noise is the only noise: its stationary covariance depends on ε, on the batch
+size and on the covariance of the gradients, and equals the posterior's only by coincidence. No `temperature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from langevin.samplers.base import Group, Normals, Sampler
+
+
+class FSGD(Sampler):
+    """Constant-rate SGD whose iterates are taken for posterior samples. It refuses a schedule."""
+
+    injects_noise = False
+    constant_rate = True
+    citation: ClassVar[str] = """@article{mandt2017stochastic,
+  title={Stochastic gradient descent as approximate {B}ayesian inference},
+  author={Mandt, Stephan and Hoffman, Matthew D and Blei, David M},
+  journal={Journal of Machine Learning Research}, volume={18}, pages={1--35}, year={2017}}"""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, *, num_data: int, seed: int = 0, chain: int | Sequence[int] = 0
+    ) -> None:
+        super().__init__(params, lr=lr, num_data=num_data, seed=seed, chain=chain)
+
+    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
+        """θ ← θ − ε g."""
+        torch._foreach_add_(params, grads, alpha=-group["lr"])
+
+    def stability_limit(self, curvature: float) -> float:
+        """2/λ."""
+        return 2 / curvature
+
+    def gradient_heat(self, variance: float) -> float:
+        """ε N Var(g)/2: the temperature itself, there being no other noise."""
+        group = self.param_groups[0]
+        return float(group["lr"] * group["num_data"] * variance / 2)

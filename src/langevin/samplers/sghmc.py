@@ -1,0 +1,136 @@
+"""Stochastic gradient Hamiltonian Monte Carlo (Chen, Fox & Guestrin 2014), with dimensionless momentum.
+
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it) and D = −log(friction):
+
+    u ← e^{−Dh} u − ((1−e^{−Dh})/D) ℓ N g + √((DT − B̂/2)(1−e^{−2Dh})/D) η                 B̂ = h ℓ² N² Var(g)
+    θ ← θ + h ℓ u
+
+Target: exp(−U/T), up to a bias of order h² (this fused form has the θ sequence of the Strang splitting). Mini-batch
+noise heats by ℓ²N²Var(g)/(2D) unless its variance is given, in which case so much less noise is injected.
+
+Noise: u has variance T, so lr is the typical move of a weight per step at T = 1 (as in Adam), whatever N is; a larger
+N strengthens the gradient's pull on u, not the noise. At T = 0 this is SGD with momentum e^{−D} and learning rate
+((1−e^{−D})/D) ℓ² N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from langevin.samplers.base import Group, Normals, Sampler
+
+
+class SGHMC(Sampler):
+    """Underdamped Langevin dynamics with mini-batch gradients.
+
+    Args:
+        params: parameters or groups of them.
+        lr: ℓ, the typical move of a weight per step.
+        num_data: number of training examples N.
+        friction: what a momentum keeps in one step at h = 1, in (0, 1).
+        gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: one
+            number, or a tensor per parameter in the order of `params`.
+        temperature: T.
+        seed: of the noise.
+        chain: the number of this chain, or several (see `Sampler`).
+    """
+
+    citation: ClassVar[str] = """@inproceedings{chen2014stochastic,
+  title={Stochastic gradient {H}amiltonian {M}onte {C}arlo}, author={Chen, Tianqi and Fox, Emily and Guestrin, Carlos},
+  booktitle={Proceedings of the 31st International Conference on Machine Learning}, pages={1683--1691}, year={2014}}"""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        num_data: int,
+        friction: float = 0.9,
+        gradient_variance: float | Sequence[Tensor] = 0.0,
+        temperature: float = 1.0,
+        seed: int = 0,
+        chain: int | Sequence[int] = 0,
+    ) -> None:
+        if not 0 < friction < 1:
+            raise ValueError(f"friction must lie strictly between 0 and 1; given friction={friction}. Try 0.9.")
+        by_parameter = not isinstance(gradient_variance, int | float)
+        super().__init__(
+            params,
+            lr=lr,
+            num_data=num_data,
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+            friction=friction,
+            gradient_variance=0.0 if by_parameter else float(gradient_variance),  # type: ignore[arg-type]
+        )
+        if by_parameter:
+            self._keep_variances(list(gradient_variance))  # type: ignore[arg-type]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._check_variance(group, parameter)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters; the group's lr at this moment is its ℓ."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        group.setdefault("reference_lr", group["lr"])
+
+    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
+        """u ← e^{−Dh} u − ((1−e^{−Dh})/D) ℓ N g + √((DT − B̂/2)(1−e^{−2Dh})/D) η;  θ ← θ + h ℓ u."""
+        unit, num_data, temperature = group["reference_lr"], group["num_data"], group["temperature"]
+        h, damping = group["lr"] / unit, -math.log(group["friction"])
+        momentum = self.zeros_at_first("momentum", params)
+
+        torch._foreach_mul_(momentum, math.exp(-damping * h))
+        torch._foreach_add_(momentum, grads, alpha=math.expm1(-damping * h) / damping * unit * num_data)
+        if temperature > 0:
+            spread = -math.expm1(-2 * damping * h) / damping
+            for u, eta, variance in zip(momentum, normals(), self._variances(group, params), strict=True):
+                known = h * (unit * num_data) ** 2 * variance  # B̂
+                if isinstance(known, Tensor):
+                    u.addcmul_(eta, ((damping * temperature - known / 2).clamp_min(0) * spread).sqrt())
+                else:
+                    u.add_(eta, alpha=math.sqrt(max(damping * temperature - known / 2, 0.0) * spread))
+        torch._foreach_add_(params, momentum, alpha=h * unit)
+
+    def stability_limit(self, curvature: float) -> float:
+        """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: where the closed-form variance on a quadratic diverges, at h = 1."""
+        group = self.param_groups[0]
+        keep, damping = group["friction"], -math.log(group["friction"])
+        return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
+
+    def gradient_heat(self, variance: float) -> float:
+        """((1−e)/(1+e)) ℓ²N²Var(g)/D² at e = e^{−Dh}, less what `gradient_variance` takes off the injected noise."""
+        group = self.param_groups[0]
+        unit, h, damping = group["reference_lr"], group["lr"] / group["reference_lr"], -math.log(group["friction"])
+        force = (unit * group["num_data"]) ** 2
+        known = h * force * group["gradient_variance"] / (2 * damping)
+        return float(math.tanh(damping * h / 2) * force * variance / damping**2 - known)
+
+    def _variances(self, group: Group, params: list[Tensor]) -> list[Any]:
+        return [self.state[p].get("gradient_variance", group["gradient_variance"]) for p in params]
+
+    def _keep_variances(self, variances: list[Tensor]) -> None:
+        params = [p for group in self.param_groups for p in group["params"]]
+        shapes, expected = [tuple(v.shape) for v in variances], [tuple(p.shape) for p in params]
+        if shapes != expected:
+            raise ValueError(f"gradient_variance needs one tensor per parameter, shapes {expected}; given {shapes}.")
+        for parameter, variance in zip(params, variances, strict=True):
+            self.state[parameter]["gradient_variance"] = variance.detach().to(parameter, copy=True)
+
+    def _check_variance(self, group: Group, parameter: Tensor) -> None:
+        """B̂ ≤ 2DT, or else the known noise alone is hotter than T."""
+        variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
+        largest, smallest = (float(f(torch.as_tensor(variance))) for f in (torch.max, torch.min))
+        limit = 2 * -math.log(group["friction"]) * group["temperature"] / (group["lr"] * group["num_data"]) ** 2
+        if smallest < 0 or not math.isfinite(largest) or (group["temperature"] > 0 and largest > limit):
+            raise ValueError(
+                f"gradient_variance must lie in 0 … 2DT/(lr N)² = {limit:.3g}; given up to {largest:.3g}. At this "
+                f"lr the mini-batch noise alone is hotter than T: lower lr or friction, or enlarge the batch."
+            )
