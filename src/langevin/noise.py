@@ -83,9 +83,8 @@ def normal(
     while filled < count:
         block, skipped = divmod(start + filled, BLOCK)
         taken = min(BLOCK - skipped, count - filled)
-        out[filled : filled + taken] = _block(skipped + taken, seed, chain, step, stream, block, dtype, device)[
-            skipped:
-        ]
+        numbers = _block(skipped + taken, seed, chain, step, stream, block, dtype, device)
+        out[filled : filled + taken] = numbers[skipped:]
         filled += taken
     return out
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from langevin import noise
-from langevin.posterior import check_precision, checked_num_data
+from langevin.posterior import Posterior, check_precision, checked_num_data
 
 Group = dict[str, Any]
 Normals = Callable[[], list[Tensor]]
@@ -78,6 +78,12 @@ class Sampler(Optimizer):
                     f"With chain={group['chain']} every parameter needs a leading axis of length "
                     f"{len(group['chain'])}; parameter {index} has shape {tuple(parameter.shape)}."
                 )
+
+    def bind(self, posterior: Posterior, data: Any = None) -> None:  # noqa: B027
+        """Tell a method that looks inside the model which model it moves; `sample` calls it once per copy."""
+
+    def freeze(self) -> None:  # noqa: B027
+        """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 
     @abstractmethod
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
