@@ -2,18 +2,46 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from langevin.models.cnn import CNN, StridedCNN
+from langevin.models.lenet import LeNet5
 from langevin.models.logistic import LogisticRegression
 from langevin.models.mlp import MLP
+from langevin.models.resnet import CifarResNet, CifarResNetPP, ResNet50, ResNetPP50
+from langevin.models.vgg import VGG
 
-__all__ = ["MLP", "LogisticRegression", "make", "names"]
+__all__ = [
+    "CNN",
+    "MLP",
+    "VGG",
+    "CifarResNet",
+    "CifarResNetPP",
+    "LeNet5",
+    "LogisticRegression",
+    "ResNet50",
+    "ResNetPP50",
+    "StridedCNN",
+    "make",
+    "names",
+]
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": CNN,
+    "cnn-strided": StridedCNN,
+    "lenet": LeNet5,
     "logistic": LogisticRegression,
     "mlp": MLP,
+    "resnet": CifarResNet,
+    "resnet++": CifarResNetPP,
+    "resnet++50": ResNetPP50,
+    "resnet50": ResNet50,
+    "vgg": VGG,
+    "vgg11": partial(VGG, depth=11),
+    "vgg16": partial(VGG, depth=16),
 }
 
 
