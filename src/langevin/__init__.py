@@ -2,10 +2,15 @@
 
 from langevin._version import __version__
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
+from langevin.loop import resume, sample
+from langevin.plan import Moment
 from langevin.posterior import Posterior
+from langevin.preflight import Diverged
 from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.run import Run, load
 from langevin.samplers import FSGD, SGD, SGHMC, SGLD
 from langevin.schedules import cyclical
+from langevin.store import RunError
 
 __all__ = [
     "FSGD",
@@ -14,14 +19,21 @@ __all__ = [
     "SGLD",
     "Bernoulli",
     "Categorical",
+    "Diverged",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
     "Laplace",
+    "Moment",
     "PerParameter",
     "Posterior",
+    "Run",
+    "RunError",
     "StudentT",
     "UnitDirection",
     "__version__",
     "cyclical",
+    "load",
+    "resume",
+    "sample",
 ]

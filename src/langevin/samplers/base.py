@@ -79,10 +79,10 @@ class Sampler(Optimizer):
                     f"{len(group['chain'])}; parameter {index} has shape {tuple(parameter.shape)}."
                 )
 
-    def bind(self, posterior: Posterior, data: Any = None) -> None:  # noqa: B027
+    def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Tell a method that looks inside the model which model it moves; `sample` calls it once per copy."""
 
-    def freeze(self) -> None:  # noqa: B027
+    def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 
     @abstractmethod
