@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
 from langevin import preflight
-from langevin.batches import Batches, TensorBatches, as_batches
+from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
@@ -242,8 +242,6 @@ class _Workshop:
         single = self.chains([0], starts[:1], OneChain)
         if not single.sampler.elementwise:
             raise ValueError(f"{type(single.sampler).__name__} does not treat weights one by one.")
-        if not isinstance(self.batches, TensorBatches):
-            raise ValueError("the data are not tensors in memory.")
         return self.chains(range(self.plan.chains), starts, StackedChains)
 
 
