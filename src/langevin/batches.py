@@ -142,6 +142,11 @@ class DatasetBatches(Batches):
         for indices in torch.split(torch.arange(self.num_data), size):
             yield self._take(indices)
 
+    def targets(self) -> Tensor | None:
+        """The labels, where the data set has them as a tensor."""
+        labels = getattr(self.dataset, "labels", getattr(self.dataset, "targets", None))
+        return labels if isinstance(labels, Tensor) else None
+
     def _take(self, indices: Tensor) -> Batch:
         if hasattr(self.dataset, "batch"):
             return split_batch(self.dataset.batch(indices))

@@ -76,6 +76,10 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             images = self._augmented(images) if labels.dim() else self._augmented(images.unsqueeze(0)).squeeze(0)
         return images * self._scale + self._shift, labels
 
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a batch at once: what `langevin.sample` calls."""
+        return self[indices]
+
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Return the examples of a list of indices, read at once: what a DataLoader calls."""
         images, labels = self[torch.as_tensor(indices)]

@@ -56,7 +56,5 @@ def _checked(probs: Tensor, labels: Tensor) -> Tensor:
         )
     sums = probs.double().sum(1)
     if bool((probs < 0).any()) or not bool((sums - 1).abs().max() < 1e-3):
-        raise ValueError(
-            "Probabilities must be 0 or more and sum to 1 in each row; pass prediction.probs, not logits."
-        )
+        raise ValueError("Probabilities must be 0 or more and sum to 1 in each row; pass prediction.probs, not logits.")
     return probs
