@@ -3,6 +3,7 @@
 from langevin._version import __version__
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
+from langevin.optimum import find_map
 from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.preflight import Diverged
@@ -33,6 +34,7 @@ __all__ = [
     "UnitDirection",
     "__version__",
     "cyclical",
+    "find_map",
     "load",
     "resume",
     "sample",
