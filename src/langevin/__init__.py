@@ -1,5 +1,6 @@
 """langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
 
+from langevin import data, models
 from langevin._version import __version__
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
@@ -34,8 +35,10 @@ __all__ = [
     "UnitDirection",
     "__version__",
     "cyclical",
+    "data",
     "find_map",
     "load",
+    "models",
     "resume",
     "sample",
 ]
