@@ -2,6 +2,7 @@
 
 from langevin import data, models
 from langevin._version import __version__
+from langevin.citation import cite
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
 from langevin.optimum import find_map
@@ -13,6 +14,7 @@ from langevin.run import Run, load
 from langevin.samplers import FSGD, SGD, SGHMC, SGLD
 from langevin.schedules import cyclical
 from langevin.store import RunError
+from langevin.tuning import RateSearch, find_lr
 
 __all__ = [
     "FSGD",
@@ -29,13 +31,16 @@ __all__ = [
     "Moment",
     "PerParameter",
     "Posterior",
+    "RateSearch",
     "Run",
     "RunError",
     "StudentT",
     "UnitDirection",
     "__version__",
+    "cite",
     "cyclical",
     "data",
+    "find_lr",
     "find_map",
     "load",
     "models",
