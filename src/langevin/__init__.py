@@ -1,6 +1,9 @@
 """langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
 
-from langevin import data, models
+import importlib
+from typing import Any
+
+from langevin import data, models, priors
 from langevin._version import __version__
 from langevin.citation import cite
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
@@ -44,6 +47,14 @@ __all__ = [
     "find_map",
     "load",
     "models",
+    "priors",
     "resume",
     "sample",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`lv.sklearn` is imported when it is first asked for: scikit-learn takes its time."""
+    if name == "sklearn":
+        return importlib.import_module("langevin.sklearn")
+    raise AttributeError(f"module 'langevin' has no attribute {name!r}")

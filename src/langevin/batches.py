@@ -242,14 +242,18 @@ def _checked_size(batch_size: int | None, num_data: int) -> int:
 
 
 def split_batch(batch: Any) -> Batch:
-    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name."""
+    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name.
+
+    The other entries of a dict are arguments of the model by name; a single one is just its input.
+    """
     if isinstance(batch, Mapping):
         names = [name for name in _TARGET_NAMES if name in batch]
         if len(names) != 1:
             raise ValueError(
                 f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}."
             )
-        return {name: value for name, value in batch.items() if name != names[0]}, batch[names[0]]
+        inputs = {name: value for name, value in batch.items() if name != names[0]}
+        return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) >= 2:
         return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
     raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
