@@ -4,14 +4,16 @@ from langevin._version import __version__
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.posterior import Posterior
 from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
-from langevin.samplers import FSGD, SGD, SGHMC, SGLD
+from langevin.samplers import ATMC, FSGD, SGD, SGHMC, SGLD, SGNHT
 from langevin.schedules import cyclical
 
 __all__ = [
+    "ATMC",
     "FSGD",
     "SGD",
     "SGHMC",
     "SGLD",
+    "SGNHT",
     "Bernoulli",
     "Categorical",
     "Gaussian",

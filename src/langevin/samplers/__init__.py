@@ -13,11 +13,13 @@ from typing import Any, Literal
 import torch
 from torch.optim import Optimizer
 
+from langevin.samplers.atmc import ATMC
 from langevin.samplers.base import Group, Sampler
 from langevin.samplers.fsgd import FSGD
 from langevin.samplers.sgd import SGD
 from langevin.samplers.sghmc import SGHMC
 from langevin.samplers.sgld import SGLD
+from langevin.samplers.sgnht import SGNHT
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ METHODS = {
     "fsgd": Method(FSGD, target="none", order=None, optimizer=_plain),
     "sgld": Method(SGLD, target="posterior", order=1, optimizer=_plain),
     "sghmc": Method(SGHMC, target="posterior", order=2, optimizer=_heavy_ball),
+    "sgnht": Method(SGNHT, target="posterior", order=2, optimizer=None),
+    "atmc": Method(ATMC, target="posterior", order=1, optimizer=None),
 }
 
-__all__ = ["FSGD", "METHODS", "SGD", "SGHMC", "SGLD", "Method", "Sampler"]
+__all__ = ["ATMC", "FSGD", "METHODS", "SGD", "SGHMC", "SGLD", "SGNHT", "Method", "Sampler"]
