@@ -121,10 +121,6 @@ class Posterior(nn.Module):
         owners = {name for name, module in self.named_modules() if _keeps_statistics(module)}
         return {public_name(name): buffer for name, buffer in self.named_buffers() if name.rpartition(".")[0] in owners}
 
-    def internal_name(self, name: str) -> str:
-        """The name under which this module itself, for `functional_call`, knows a parameter or buffer."""
-        return self._internal_names()[name]
-
     def hazards(self) -> list[Hazard]:
         """Layers in training mode that make the loss depend on the batch's company or on chance.
 
@@ -132,10 +128,6 @@ class Posterior(nn.Module):
         model at every step. `sample` refuses them for samplers unless `allow` names them.
         """
         return list(_hazards(self.model))
-
-    def _internal_names(self) -> dict[str, str]:
-        names = [name for name, _ in self.named_parameters()] + [name for name, _ in self.named_buffers()]
-        return {public_name(name): name for name in names}
 
     def _freeze_all_but(self, patterns: list[str]) -> None:
         matched = set()
@@ -194,6 +186,27 @@ def public_name(name: str) -> str:
     while name.startswith(_WRAPPERS):
         name = name.partition(".")[2]
     return name
+
+
+def internal_names(module: nn.Module) -> dict[str, str]:
+    """From public names of parameters and buffers to those that `functional_call` on this module knows."""
+    names = [name for name, _ in module.named_parameters()] + [name for name, _ in module.named_buffers()]
+    return {public_name(name): name for name in names}
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into the parameters and buffers of those public names, which must be there in the same shape."""
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    names = internal_names(module)
+    wrong = [n for n, t in tensors.items() if n not in names or own[names[n]].shape != t.shape]
+    if wrong:
+        raise ValueError(
+            f"The model has no tensor {wrong[0]!r} of shape {tuple(tensors[wrong[0]].shape)} "
+            f"({len(wrong)} of {len(tensors)} do not fit); is it the model that these tensors are of?"
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[names[name]].copy_(tensor)
 
 
 def checked_num_data(num_data: int) -> int:

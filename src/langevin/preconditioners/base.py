@@ -24,10 +24,10 @@ class Preconditioner(ABC):
 
     elementwise: ClassVar[bool] = False  # A is diagonal and treats every weight by itself, so chains can be stacked
 
-    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:  # noqa: B027
         """Look into this model from now on; `params` are the parameters that the sampler moves."""
 
-    def unbind(self) -> None:
+    def unbind(self) -> None:  # noqa: B027
         """Forget the model."""
 
     @abstractmethod

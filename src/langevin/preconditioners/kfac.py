@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -235,14 +236,14 @@ class _Empirical(_Source):
         def forward(module: nn.Module, args: Any, s: Tensor) -> None:
             if self.on:
                 self.see(layer, args[0], s)
-                s.register_hook(lambda gradient: self.deltas.__setitem__(layer, gradient.detach()))
+                s.register_hook(partial(self.deltas.__setitem__, layer))  # type: ignore[no-untyped-call]
 
         return forward
 
     def statistics(self, layers: list[Layer], group: Group) -> Statistics:
         used = [layer for layer in layers if layer in self.deltas]
         if len(used) < len(layers):
-            raise ValueError("K-FAC saw no backward pass of posterior.loss(x, y) through the model that it is bound to.")
+            raise ValueError("K-FAC saw no backward pass of posterior.loss(x, y) through the model it is bound to.")
         inputs = [self.seen[layer][0] for layer in used]
         # the loss is weight × mean over the batch: undo both
         deltas = [self.deltas[layer] * (len(a) / self.posterior.weight) for layer, a in zip(used, inputs, strict=True)]

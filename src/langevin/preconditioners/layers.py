@@ -50,7 +50,8 @@ def find_layers(
     sampled = {id(p) for p in params}
     names = {id(p): public_name(name) for name, p in posterior.named_parameters()}
     owners = Counter(id(p) for _, p in posterior.model.named_parameters(remove_duplicate=False))
-    layers, covered = [], set()
+    layers: list[Layer] = []
+    covered: set[int] = set()
     for name, module in posterior.model.named_modules():
         weight = module._parameters.get("weight")
         if not isinstance(module, (nn.Linear, *_CONVOLUTIONS)) or weight is None or id(weight) not in sampled:

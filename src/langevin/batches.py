@@ -1,0 +1,243 @@
+"""Where mini-batches come from: tensors, map-style data sets, or a DataLoader.
+
+Tensors and data sets are indexed here: the batch of step t of chain c is a fresh random subset, a pure function of
+(seed, chain, t). A DataLoader brings its own order; it is re-seeded before every batch so that what it draws from
+torch's, Python's or numpy's global generators is a function of (seed, chain, step) as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from langevin import noise
+
+Batch = tuple[Any, Any]
+_TARGET_NAMES = ("y", "label", "labels", "target", "targets")
+
+
+class Batches(ABC):
+    """A source of mini-batches (x, y)."""
+
+    num_data: int | None  # None where it can't be known (an iterable data set)
+    exact_resume = True
+    draws_at_random = False  # fetching uses global generators, which the loop then seeds
+
+    @abstractmethod
+    def fetch(self, chain: int, step: int) -> Batch:
+        """The mini-batch of a step."""
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
+        raise ValueError("A DataLoader's examples have no numbers; give the data themselves, (x, y) or a data set.")
+
+    def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:  # noqa: B027
+        """Be ready to fetch that step, at which `position` was noted."""
+
+    def position(self) -> dict[str, Any]:
+        """What `rewind` needs to come back to this point: nothing, where a batch is a function of its step."""
+        return {}
+
+    def targets(self) -> Tensor | None:
+        """All targets at once, where that costs nothing."""
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data from others."""
+        return {"num_data": self.num_data}
+
+
+class TensorBatches(Batches):
+    """Tensors in memory, indexed directly."""
+
+    def __init__(self, x: Any, y: Any, batch_size: int, seed: int, device: torch.device) -> None:
+        leaves = tree_flatten((x, y))[0]
+        lengths = {len(leaf) for leaf in leaves}
+        if len(lengths) != 1:
+            raise ValueError(f"The tensors of a data set must have equal lengths; given {[len(t) for t in leaves]}.")
+        self.num_data = lengths.pop()
+        self.x, self.y = tree_map(lambda t: t.to(device), (x, y))
+        self.batch_size, self.seed, self.device = batch_size, seed, device
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """A fresh random subset."""
+        return self.take(self._indices(chain, step))
+
+    def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
+        """The mini-batches of several chains, stacked along a first axis."""
+        return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
+
+    def targets(self) -> Tensor | None:
+        """All targets."""
+        return self.y if isinstance(self.y, Tensor) else None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Their number and a digest of sixteen of them."""
+        assert self.num_data is not None
+        rows = torch.linspace(0, self.num_data - 1, 16).long()
+        digest = hashlib.sha256()
+        for leaf in tree_flatten((self.x, self.y))[0]:
+            digest.update(
+                f"{leaf.dtype}{tuple(leaf.shape)}".encode() + leaf[rows.to(self.device)].cpu().numpy().tobytes()
+            )
+        return {"num_data": self.num_data, "sha256": digest.hexdigest()}
+
+    def _indices(self, chain: int, step: int) -> Tensor:
+        assert self.num_data is not None
+        return noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
+        indices = indices.to(self.device)
+        x, y = tree_map(lambda t: t[indices], (self.x, self.y))
+        return x, y
+
+
+class DatasetBatches(Batches):
+    """A map-style data set: `__len__` and `__getitem__`, or `__getitems__` for many at once."""
+
+    draws_at_random = True  # its transforms may
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int) -> None:
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.num_data = len(dataset)
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """A fresh random subset, collated."""
+        assert self.num_data is not None
+        return self.take(noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step))
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples, collated."""
+        subset = indices.tolist()
+        several = getattr(self.dataset, "__getitems__", None)
+        items = several(subset) if several else [self.dataset[i] for i in subset]
+        return split_batch(default_collate(items))
+
+
+class LoaderBatches(Batches):
+    """A DataLoader, one epoch after another.
+
+    A loader with a state of its own (`state_dict`, as in torchdata) is asked for it; another is begun anew with the
+    seeds of the epoch and passed over to the point where it was, which is exact if torch's own samplers order it.
+    """
+
+    draws_at_random = True
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self.loader, self.seed = loader, seed
+        iterable = isinstance(loader.dataset, IterableDataset)
+        self.num_data = None if iterable else len(loader.dataset)  # type: ignore[arg-type]
+        self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        self.exact_resume = self._stateful or (not iterable and _known_order(loader))
+        self._iterator: Iterator[Any] | None = None
+        self._epoch_start = 0
+
+    def position(self) -> dict[str, Any]:
+        """The step at which the present epoch began, and the loader's own state if it has one."""
+        own = {"loader": self.loader.state_dict()} if self._stateful else {}  # type: ignore[attr-defined]
+        return {"epoch_start": self._epoch_start, **own}
+
+    def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:
+        """Come back to the point of the epoch where `position` was noted."""
+        self._iterator, self._epoch_start = None, position.get("epoch_start", step)
+        if "loader" in position:
+            self.loader.load_state_dict(position["loader"])  # type: ignore[attr-defined]
+            self._iterator = iter(self.loader)
+            return
+        for passed in range(self._epoch_start, step):
+            seed_everything(self.seed, chain, passed)
+            self.fetch(chain, passed)
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """The loader's next batch; a new epoch where it has none left."""
+        for _ in range(2):
+            if self._iterator is None:
+                if self.loader.generator is not None:
+                    self.loader.generator.manual_seed(noise.integer(seed=self.seed, chain=chain, step=step))
+                self._iterator, self._epoch_start = iter(self.loader), step
+            try:
+                return split_batch(next(self._iterator))
+            except StopIteration:
+                self._iterator = None
+        raise ValueError("The data loader gives no batch at all; is its data set empty, or drop_last too strict?")
+
+
+def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.device) -> Batches:
+    """What the loop draws from, for whatever the user calls data."""
+    if isinstance(data, DataLoader):
+        if batch_size is not None:
+            raise ValueError(f"A DataLoader has its own batch size; leave out batch_size={batch_size}.")
+        return LoaderBatches(data, seed)
+    if isinstance(data, IterableDataset):
+        raise ValueError("An IterableDataset can't be indexed; wrap it: DataLoader(data, batch_size=128).")
+    size = 128 if batch_size is None else batch_size
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, tuple | list | Mapping) and all(
+        isinstance(t, Tensor | np.ndarray) for t in tree_flatten(data)[0]
+    ):
+        x, y = split_batch(tree_map(torch.as_tensor, data))
+        batches: Batches = TensorBatches(x, y, size, seed, device)
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        batches = DatasetBatches(data, size, seed)
+    else:
+        raise ValueError(
+            f"data must be a pair of tensors (x, y), a map-style data set or a DataLoader; given {type(data).__name__}."
+        )
+    if batches.num_data == 0:
+        raise ValueError("The data set is empty.")
+    if not 1 <= size <= (batches.num_data or size):
+        raise ValueError(
+            f"batch_size={size} does not fit a data set of {batches.num_data} examples; "
+            f"give a number from 1 to {batches.num_data} (that is the full batch)."
+        )
+    return batches
+
+
+def split_batch(batch: Any) -> Batch:
+    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name."""
+    if isinstance(batch, Mapping):
+        names = [name for name in _TARGET_NAMES if name in batch]
+        if len(names) != 1:
+            raise ValueError(
+                f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}."
+            )
+        return {name: value for name, value in batch.items() if name != names[0]}, batch[names[0]]
+    if isinstance(batch, tuple | list) and len(batch) >= 2:
+        return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
+    raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
+
+
+def seed_everything(seed: int, chain: int, step: int) -> None:
+    """Seed the global generators of torch, Python and numpy for one step."""
+    number = noise.integer(seed=seed, chain=chain, step=step)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002  (the global generator is what transforms of others use)
+
+
+def _known_order(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's order depends on nothing but generators that are re-seeded here."""
+    usual = (RandomSampler, SequentialSampler)
+    batch_sampler = loader.batch_sampler
+    if batch_sampler is None:
+        return isinstance(loader.sampler, usual)
+    return type(batch_sampler) is BatchSampler and isinstance(batch_sampler.sampler, usual)

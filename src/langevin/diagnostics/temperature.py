@@ -1,0 +1,67 @@
+"""The configurational temperature: does the chain sample at the T that was asked?
+
+For any fixed point a, integration by parts gives E[(θ−a)·∇U] = dim·T under exp(−U/T). So, with g = ∇Û/N,
+
+    T̂ = N·mean((θ−a)·g)/dim,     θ before the step, a near the mean of θ to keep the variance small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Estimate(NamedTuple):
+    """A mean over a chain and its standard error."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3g} ± {self.error:.1g}" if math.isfinite(self.error) else f"{self.mean:.3g} ± unknown"
+
+
+class Thermometer:
+    """Measures (θ−a)·g·N/dim of one chain, or of stacked ones along their first axis."""
+
+    def __init__(self, params: Sequence[Tensor], num_data: int, stacked: bool) -> None:
+        self.anchor = [p.detach().clone() for p in params]
+        self.averaged = 0
+        self._stacked = stacked
+        size = sum(p.numel() for p in params) // (len(params[0]) if stacked else 1)
+        self._scale = num_data / size
+
+    @torch.no_grad()
+    def average(self, params: Sequence[Tensor]) -> None:
+        """Move the anchor to the mean of all positions given so far."""
+        self.averaged += 1
+        torch._foreach_lerp_(self.anchor, [p.detach() for p in params], 1 / self.averaged)
+
+    @torch.no_grad()
+    def measure(self, params: Sequence[Tensor]) -> Tensor:
+        """T̂ of this moment for every chain; the gradients are in `p.grad`."""
+        total: Tensor | float = 0.0
+        for p, a in zip(params, self.anchor, strict=True):
+            if p.grad is not None:
+                product = (p - a) * p.grad
+                total = total + (product.flatten(1).sum(1) if self._stacked else product.sum())
+        return torch.as_tensor(total).reshape(-1) * self._scale
+
+
+def mean_and_error(values: Sequence[float]) -> Estimate:
+    """Mean of a correlated sequence with its standard error by batch means (⌊√n⌋ to a batch).
+
+    With fewer than four values the error is unknown: nan.
+    """
+    series = np.asarray([v for v in values if math.isfinite(v)])
+    n = len(series)
+    if n < 4:
+        return Estimate(float(series.mean()) if n else math.nan, math.nan)
+    length = math.isqrt(n)
+    batches = series[n % length :].reshape(-1, length).mean(1)
+    return Estimate(float(series.mean()), float(batches.std(ddof=1) / math.sqrt(len(batches))))

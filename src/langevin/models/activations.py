@@ -1,0 +1,33 @@
+"""Activation functions by name. None works in place: that would break `vmap` and hooks that keep a layer's output."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "selu": F.selu,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+def activation_named(activation: str | Activation) -> Activation:
+    """Return the function of that name; a function is returned as it is."""
+    if not isinstance(activation, str):
+        return activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f'activation="{activation}" is not known; expected a function of a tensor or one of '
+            f'{", ".join(ACTIVATIONS)}, for example activation="relu"'
+        )
+    return ACTIVATIONS[activation]

@@ -1,0 +1,174 @@
+"""From samples of the weights to predictions: streamed over samples, batched over inputs.
+
+Classes: p(y|x) = mean_s p(y|x,θ_s).  Its entropy is the total uncertainty; the mean of the entropies of the samples is
+the aleatoric part (noise in the data); the rest, the mutual information of y and θ, the epistemic part (not enough
+data).  Regression: the variance of y = mean_s of the noise variance (aleatoric) + variance over s of the mean
+(epistemic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_map
+
+from langevin.likelihoods import Likelihood
+from langevin.posterior import batch_size_of, call, internal_names
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """Predicted classes of n inputs: `probs` is (n, classes), the uncertainties, in nats, are (n,)."""
+
+    probs: Tensor
+    entropy: Tensor
+    aleatoric: Tensor
+    samples: Tensor | None = None  # (samples, n, classes), if they were asked for
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """The epistemic part: entropy − aleatoric, 0 or more but for rounding."""
+        return self.entropy - self.aleatoric
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class of each input."""
+        return self.probs.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probability of the most probable class."""
+        return self.probs.amax(1)
+
+
+@dataclass(frozen=True)
+class ValuePrediction:
+    """Predicted values of n inputs: mean, and variance = aleatoric + epistemic, in the shape of the model's output."""
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    samples: Tensor | None = None  # (samples, n, …): the mean that each sample predicts, if they were asked for
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of y: noise and doubt about the weights together."""
+        return self.aleatoric + self.epistemic
+
+
+Prediction = ClassPrediction | ValuePrediction
+
+
+class Predictor(nn.Module):
+    """A model and its likelihood: inputs to class probabilities, or to mean and variance."""
+
+    def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
+        super().__init__()
+        if not (hasattr(likelihood, "probs") or hasattr(likelihood, "moments")):
+            raise ValueError(
+                f"{likelihood!r} can't predict: give it probs(output) for class probabilities or moments(output) for "
+                f"mean and variance."
+            )
+        self.model = model
+        self.likelihood: Any = likelihood
+        self.classifies = hasattr(likelihood, "probs")
+
+    def forward(self, x: Any) -> Any:
+        """Class probabilities, or mean and variance, for one set of weights."""
+        output = call(self.model, x)
+        return self.likelihood.probs(output) if self.classifies else self.likelihood.moments(output)
+
+    @torch.no_grad()
+    def predict(
+        self, weights: Iterable[Mapping[str, Tensor]], x: Any, *, batch_size: int = 1024, samples: bool = False
+    ) -> Prediction:
+        """The predictive distribution at x over all given weights.
+
+        The weights are read once each; memory grows with the number of inputs, not of samples (unless the samples'
+        own outputs are asked for).
+        """
+        names = internal_names(self)
+        device = next(self.parameters()).device
+        was_training = self.training
+        self.eval()
+        accumulate = _Classes(samples) if self.classifies else _Values(samples)
+        try:
+            for sample in weights:
+                named = {names[name]: tensor.to(device) for name, tensor in sample.items()}
+                parts = [functional_call(self, named, (piece,)) for piece in _pieces(x, batch_size, device)]
+                accumulate.add(parts)
+        finally:
+            self.train(was_training)
+        return accumulate.result()
+
+
+class _Classes:
+    def __init__(self, keep: bool) -> None:
+        self.count = 0
+        self.total = torch.zeros((), dtype=torch.float64)
+        self.entropies = torch.zeros((), dtype=torch.float64)
+        self.kept: list[Tensor] | None = [] if keep else None
+
+    def add(self, parts: list[Tensor]) -> None:
+        probs = torch.cat(parts).double()
+        self.total = self.total.to(probs.device) + probs
+        self.entropies = self.entropies.to(probs.device) + torch.special.entr(probs).sum(1)
+        self.count += 1
+        if self.kept is not None:
+            self.kept.append(probs.float())
+
+    def result(self) -> ClassPrediction:
+        _at_least_one(self.count)
+        probs = self.total / self.count
+        return ClassPrediction(
+            probs=probs.float(),
+            entropy=torch.special.entr(probs).sum(1).float(),
+            aleatoric=(self.entropies / self.count).float(),
+            samples=None if self.kept is None else torch.stack(self.kept),
+        )
+
+
+class _Values:
+    """Welford's recursion: a second moment minus a squared mean would lose everything in rounding."""
+
+    def __init__(self, keep: bool) -> None:
+        self.count = 0
+        self.kept: list[Tensor] | None = [] if keep else None
+
+    def add(self, parts: list[tuple[Tensor, Tensor]]) -> None:
+        mean = torch.cat([m for m, _ in parts]).double()
+        noise = torch.cat([v for _, v in parts]).double()
+        if self.count == 0:
+            self.mean, self.noise, self.squares = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
+        self.count += 1
+        deviation = mean - self.mean
+        self.mean += deviation / self.count
+        self.squares += deviation * (mean - self.mean)
+        self.noise += (noise - self.noise) / self.count
+        if self.kept is not None:
+            self.kept.append(mean.float())
+
+    def result(self) -> ValuePrediction:
+        _at_least_one(self.count)
+        return ValuePrediction(
+            mean=self.mean.float(),
+            aleatoric=self.noise.float(),
+            epistemic=(self.squares / self.count).float(),
+            samples=None if self.kept is None else torch.stack(self.kept),
+        )
+
+
+def _pieces(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:
+    x = tree_map(torch.as_tensor, x)
+    for start in range(0, batch_size_of(x), batch_size):
+        yield tree_map(lambda t, s=start: t[s : s + batch_size].to(device), x)
+
+
+def _at_least_one(count: int) -> None:
+    if count == 0:
+        raise ValueError("The run holds no sample yet, so there is nothing to predict with. Sample more steps.")

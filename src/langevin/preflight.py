@@ -1,0 +1,149 @@
+"""What can be known to be wrong before the first step."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils._pytree import tree_map
+
+from langevin.batches import Batches, seed_everything
+from langevin.plan import Plan
+from langevin.posterior import Posterior, call, refuse_hazards
+from langevin.samplers import Sampler
+from langevin.store import RunError, Store
+
+
+class Diverged(FloatingPointError):
+    """The loss or a weight is not finite any more."""
+
+
+def check(
+    posterior: Posterior,
+    batches: Batches,
+    sampler: Callable[..., Sampler],
+    schedule: Callable[[Any], LRScheduler] | None,
+    seed: int,
+) -> None:
+    """Raise for whatever would make the run fail or its samples wrong."""
+    if isinstance(sampler, torch.optim.Optimizer) or not callable(sampler):
+        raise ValueError("Give the sampler's class with its options, not an object: partial(lv.SGLD, lr=1e-2).")
+    probe = sampler(list(posterior.sampled_parameters().values()), num_data=posterior.num_data, seed=0, chain=0)
+    if not isinstance(probe, Sampler):
+        raise ValueError(f"{type(probe).__name__} is no sampler of langevin; write partial(lv.SGLD, lr=1e-2).")
+    if schedule is not None:
+        if probe.constant_rate:
+            raise ValueError(f"{type(probe).__name__} has a constant rate by definition; leave out the schedule.")
+        if isinstance(schedule(probe), ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
+    if batches.num_data is not None and batches.num_data != posterior.num_data:
+        raise ValueError(
+            f"The posterior was told num_data={posterior.num_data}, but the data set has {batches.num_data} examples: "
+            f"the temperature would be wrong by that ratio. Write Posterior(…, num_data={batches.num_data})."
+        )
+    if not batches.exact_resume:
+        warnings.warn(
+            "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
+            "own): a resumed run will go on with other batches than an undisturbed one. Pass the data set instead.",
+            stacklevel=3,
+        )
+    if probe.injects_noise:
+        refuse_hazards(posterior)
+    with generators_kept():
+        _check_loss(copy.deepcopy(posterior), batches, seed)
+
+
+@torch.no_grad()
+def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
+    seed_everything(seed, 0, 0)
+    device = next(posterior.parameters()).device
+    x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
+    batches.rewind(0, 0, {})
+    if validate := getattr(posterior.likelihood, "validate", None):
+        targets = batches.targets()
+        validate(call(posterior.model, x), y if targets is None else targets)
+    torch.manual_seed(0)
+    loss = float(posterior.loss(x, y))
+    torch.manual_seed(1)
+    again = float(posterior.loss(x, y))
+    if not math.isfinite(loss):
+        raise Diverged(f"The loss is {loss} before the first step; look at the data and at the model's weights.")
+    known = posterior.hazards() or posterior.allow
+    if loss != again and not known:
+        raise ValueError(
+            "The model's output is random (two passes over one batch differ), so it has no posterior. Take the "
+            'randomness out, or allow it: Posterior(…, allow=["dropout"]).'
+        )
+
+
+def check_same(store: Store, posterior: Posterior, batches: Batches) -> None:
+    """Refuse to continue a run with another model, N or data."""
+    tensors = posterior.sampled_parameters() | posterior.moving_buffers()
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    saved = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
+    if different := [name for name in {**shapes, **saved} if shapes.get(name) != saved.get(name)]:
+        raise RunError(f"The model is not the one of {store.path}; these tensors differ: {different[:5]}.")
+    if posterior.num_data != store.manifest["num_data"]:
+        raise RunError(
+            f"{store.path} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
+        )
+    if batches.fingerprint() != store.manifest["data"]:
+        raise RunError(f"The data are not those of {store.path}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
+
+
+def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Batches) -> None:
+    """Say what keeps a resumed run from repeating an undisturbed one bit for bit."""
+    different = [f"{name} {before.get(name)} → {value}" for name, value in now.items() if before.get(name) != value]
+    if different:
+        warnings.warn(
+            f"The environment has changed ({', '.join(different)}): the samples to come will agree with those of an "
+            f"undisturbed run in distribution, but not bit for bit.",
+            stacklevel=3,
+        )
+    if not batches.exact_resume:
+        warnings.warn("The DataLoader's order can't be repeated: the run goes on with other batches.", stacklevel=3)
+
+
+def size_on_disk(store: Store, plan: Plan) -> float:
+    """The bytes that all samples will take."""
+    return store.bytes_per_sample() * plan.chains * min(plan.kept_per_chain(), store.manifest["keep_last"] or math.inf)
+
+
+def refuse_if_too_large(store: Store, plan: Plan) -> None:
+    """Raise if the samples do not fit the disk."""
+    needed, free = size_on_disk(store, plan), shutil.disk_usage(store.path).free
+    if needed > free:
+        raise RunError(
+            f"The samples would take {human(needed)}, but {store.path} has {human(free)} free. Keep fewer (thin=…, "
+            f"keep_last=…), or smaller ones (float16=True)."
+        )
+
+
+def human(size: float) -> str:
+    """A number of bytes as people say it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the user's global generators as they were; steps may seed them."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002

@@ -1,0 +1,55 @@
+"""Factories written down: how a sampler or a schedule is named in a manifest, and made again from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from langevin import samplers, schedules
+
+
+def write_recipe(factory: Callable[..., Any] | None) -> dict[str, Any] | None:
+    """The name and the options of `Class` or `partial(Class, option=…)`; None if it can't be written down.
+
+    >>> write_recipe(partial(samplers.SGLD, lr=0.1))
+    {'name': 'SGLD', 'options': {'lr': 0.1}}
+    """
+    if isinstance(factory, schedules.cyclical):
+        name, options = "cyclical", dataclasses.asdict(factory)
+    elif isinstance(factory, partial) and not factory.args:
+        name, options = getattr(factory.func, "__name__", ""), dict(factory.keywords)
+    else:
+        name, options = getattr(factory, "__name__", ""), {}
+    recipe = {"name": name, "options": options}
+    try:
+        if json.loads(json.dumps(recipe)) == recipe and _made_from(recipe) is not None:
+            return recipe
+    except (TypeError, ValueError):
+        pass
+    return None
+
+
+def read_recipe(recipe: dict[str, Any]) -> Callable[..., Any]:
+    """The factory that a recipe names."""
+    factory = _made_from(recipe)
+    if factory is None:
+        raise ValueError(f"{recipe} names nothing that langevin or torch.optim.lr_scheduler has.")
+    return factory
+
+
+def _made_from(recipe: dict[str, Any]) -> Callable[..., Any] | None:
+    name, options = recipe["name"], recipe["options"]
+    for method in samplers.METHODS.values():
+        if method.sampler.__name__ == name:
+            return partial(method.sampler, **options)
+    if name == "cyclical":
+        return schedules.cyclical(**options)
+    scheduler = getattr(torch.optim.lr_scheduler, name, None)
+    if isinstance(scheduler, type) and issubclass(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        return partial(scheduler, **options)
+    return None

@@ -1,0 +1,153 @@
+"""The stationary law of every registered sampler that has a target."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+import langevin as lv
+from langevin.diagnostics.temperature import Thermometer
+from langevin.samplers import METHODS
+from tests.contract.targets import (
+    FRACTION,
+    NUM_DATA,
+    SIGMAS,
+    TARGETED,
+    Moments,
+    ill_conditioned,
+    limit,
+    make,
+    simulate,
+)
+
+TEMPERATURES = [0.25, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", TARGETED)
+def test_ill_conditioned_gaussian(name, temperature):
+    method = METHODS[name]
+    precision = ill_conditioned()
+    fraction = FRACTION[method.order]
+    parameter = torch.nn.Parameter(torch.zeros(512, 3, dtype=torch.float64))
+    sampler = make(method, [parameter], lr=fraction * limit(method, 100.0), temperature=temperature)
+    moments = simulate(sampler, parameter, precision, burn_in=4000, steps=8000)
+
+    exact = torch.linalg.inv(precision) * temperature / NUM_DATA
+    mean, error = Moments.estimate(moments.mean)
+    assert (mean.abs() < SIGMAS * error).all()
+
+    covariance, error = Moments.estimate(moments.second)
+    spread = exact.diagonal().sqrt()
+    bias = 1.5 * fraction**method.order * spread[:, None] * spread[None, :]
+    assert ((covariance - exact).abs() < SIGMAS * error + bias).all()
+    assert (error.diagonal() / exact.diagonal() < 0.05).all(), "too few steps to see anything"
+
+    # in the directions of the ellipsoid, where the smallest variance is a hundredth of the largest
+    values, vectors = torch.linalg.eigh(precision)
+    along = torch.einsum("ik,rij,jk->rk", vectors, moments.second, vectors) * values * NUM_DATA / temperature
+    ratio, error = Moments.estimate(along)
+    assert ((ratio - 1).abs() < SIGMAS * error + 1.5 * fraction**method.order).all()
+
+
+@pytest.mark.parametrize("name", TARGETED)
+def test_order_of_convergence(name):
+    """The bias of the variance falls as lr**order, lr moved as a schedule moves it."""
+    method = METHODS[name]
+    fractions = [0.3, 0.15]
+    biases, errors = [], []
+    for fraction in fractions:
+        parameter = torch.nn.Parameter(torch.zeros(8192, 1, dtype=torch.float64))
+        sampler = make(method, [parameter], lr=fractions[0] * limit(method, 1.0))
+        sampler.param_groups[0]["lr"] *= fraction / fractions[0]
+        moments = simulate(sampler, parameter, torch.eye(1, dtype=torch.float64), burn_in=300, steps=1500)
+        ratio, error = Moments.estimate(moments.second[:, 0, 0] * NUM_DATA)
+        biases.append(float(ratio) - 1)
+        errors.append(float(error))
+    slope = math.log(biases[0] / biases[1]) / math.log(fractions[0] / fractions[1])
+    error = math.hypot(errors[0] / biases[0], errors[1] / biases[1]) / math.log(2)
+    assert error < 0.2, "too few steps to see a slope"
+    # at these fractions the next order raises the slope by up to log((1 − f²)/(1 − f))/log 2 = 0.3
+    assert method.order - SIGMAS * error < slope < method.order + 0.35 + SIGMAS * error
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", TARGETED)
+def test_configurational_temperature(name, temperature):
+    method = METHODS[name]
+    fraction = FRACTION[method.order]
+    parameter = torch.nn.Parameter(torch.zeros(256, 4, dtype=torch.float64))
+    sampler = make(method, [parameter], lr=fraction * limit(method, 1.0), temperature=temperature)
+    simulate(sampler, parameter, torch.eye(4, dtype=torch.float64), burn_in=1000, steps=1)
+    thermometer = Thermometer([parameter], NUM_DATA, stacked=True)
+    thermometer.anchor = [torch.full_like(parameter, 0.1)]  # any fixed point will do
+    readings = torch.zeros(256, dtype=torch.float64)
+    for _ in range(2000):
+        parameter.grad = parameter.detach().clone()
+        readings += thermometer.measure([parameter]) / 2000
+        sampler.step()
+    mean, error = Moments.estimate(readings)
+    assert error < 0.05 * temperature
+    assert abs(mean - temperature) < SIGMAS * error + 1.5 * fraction**method.order * temperature
+
+
+def regression(num_data=200):
+    """Bayesian linear regression with orthogonal features: every direction of the posterior is equally wide."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.linalg.qr(torch.randn(num_data, 3, generator=generator, dtype=torch.float64)).Q * math.sqrt(num_data)
+    y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    y = y + 0.5 * torch.randn(num_data, generator=generator, dtype=torch.float64)
+    precision = x.T @ x / 0.5**2 + torch.eye(3, dtype=torch.float64)
+    mean = torch.linalg.solve(precision, x.T @ y / 0.5**2)
+    return x, y[:, None], mean, precision
+
+
+def gradient_variance(x, y, mean, precision, temperature, batch_size):
+    """Variance of the mini-batch gradient of the mean loss, coordinate by coordinate, averaged over the posterior."""
+    generator = torch.Generator().manual_seed(6)
+    spread = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature)
+    theta = mean + torch.randn(500, 3, generator=generator, dtype=torch.float64) @ spread.T
+    residual = y - x @ theta.T  # (data, draws)
+    each = -x[:, None, :] * residual[:, :, None] / 0.5**2
+    return each.var(0).mean(0) / batch_size * (1 - batch_size / len(x))
+
+
+@pytest.mark.parametrize(("temperature", "batch_size"), [(0.25, 50), (1.0, 20), (1.0, 200), (4.0, 50)])
+@pytest.mark.parametrize("name", TARGETED)
+def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
+    """The whole pipe: posterior, loop, store; the batch size changes nothing but the documented heat."""
+    method = METHODS[name]
+    x, y, mean, precision = regression()
+    model = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    posterior = lv.Posterior(model, lv.GaussianNoise(0.5).double(), lv.Gaussian(1.0), num_data=len(x))
+    curvature = float(precision[0, 0]) / len(x)
+    fraction = 0.05 if method.order == 1 else 0.1
+    lr = fraction * limit(method, curvature, num_data=len(x))
+    run = lv.sample(
+        posterior,
+        (x, y),
+        partial(method.sampler, lr=lr, temperature=temperature),
+        batch_size=batch_size,
+        steps=2500,
+        burn_in=500,
+        thin=4,
+        chains=16,
+        mode="vectorised",
+        progress=False,
+        seed=11,
+    )
+    draws = torch.stack([torch.stack([s["weight"][0] for s in run.chain(c)[:]]) for c in run.chains])
+
+    estimate, error = Moments.estimate(draws.mean(1))
+    assert ((estimate - mean).abs() < SIGMAS * error).all()
+
+    probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=lr, temperature=temperature, num_data=len(x))
+    noise = gradient_variance(x, y, mean, precision, temperature, batch_size)
+    heat = torch.tensor([probe.gradient_heat(float(v)) for v in noise], dtype=torch.float64)
+    exact = (temperature + heat) / precision.diagonal()
+    estimate, error = Moments.estimate((draws - mean).square().mean(1))
+    assert (error / exact < 0.1).all(), "too few steps to see anything"
+    assert ((estimate - exact).abs() < SIGMAS * error + 1.5 * fraction**method.order * exact).all()
+    cross, error = Moments.estimate(((draws - mean)[..., 0] * (draws - mean)[..., 1]).mean(1))
+    assert abs(cross) < SIGMAS * error
