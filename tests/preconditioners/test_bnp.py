@@ -64,8 +64,6 @@ def test_convolution(groups):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 4, 4, 3, generator=generator, dtype=torch.float64)
     x = x * torch.tensor([1.0, 5, 0.1, 2]).reshape(4, 1, 1)
-        4, 1, 1
-    )
     x = x + torch.tensor([0.0, 1, -4, 2]).reshape(4, 1, 1)
     model = nn.Sequential(nn.Conv2d(4, 2, (3, 2), groups=groups), nn.Flatten(), nn.Linear(8, 2)).double()
     posterior, sampler = bound(model, x, torch.tensor([0, 1]))
