@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 
 from langevin import noise
+from langevin.posterior import batch_size_of
 
 Batch = tuple[Any, Any]
 _TARGET_NAMES = ("y", "label", "labels", "target", "targets")
@@ -38,7 +39,6 @@ class Batches(ABC):
 
     num_data: int | None  # None where it can't be known (an iterable data set)
     exact_resume = True
-    draws_at_random = False  # fetching uses global generators, which the loop then seeds
 
     @abstractmethod
     def fetch(self, chain: int, step: int) -> Batch:
@@ -47,6 +47,15 @@ class Batches(ABC):
     def take(self, indices: Tensor) -> Batch:
         """These examples."""
         raise ValueError("A DataLoader's examples have no numbers; give the data themselves, (x, y) or a data set.")
+
+    def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
+        """The mini-batches of several chains, stacked along a first axis."""
+        x, y = tree_map(lambda *rows: torch.stack(rows), *[self.fetch(chain, step) for chain in chains])
+        return x, y
+
+    def whole(self, size: int) -> Iterator[Batch]:
+        """All data once, in pieces of up to `size`."""
+        raise ValueError("A full pass needs tensors or a map-style data set, not a DataLoader; pass loader.dataset.")
 
     def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:  # noqa: B027
         """Be ready to fetch that step, at which `position` was noted."""
@@ -99,6 +108,12 @@ class TensorBatches(Batches):
             )
         return {"num_data": self.num_data, "sha256": digest.hexdigest()}
 
+    def whole(self, size: int) -> Iterator[Batch]:
+        """Slices."""
+        assert self.num_data is not None
+        for start in range(0, self.num_data, size):
+            yield tree_map(lambda t, s=start: t[s : s + size], (self.x, self.y))
+
     def _indices(self, chain: int, step: int) -> Tensor:
         assert self.num_data is not None
         return noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
@@ -111,9 +126,10 @@ class TensorBatches(Batches):
 
 
 class DatasetBatches(Batches):
-    """A map-style data set: `__len__` and `__getitem__`, or `__getitems__` for many at once."""
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `batch` for a whole batch, if it has them.
 
-    draws_at_random = True  # its transforms may
+    Its transforms may draw from the global generators, so these are seeded for every batch.
+    """
 
     def __init__(self, dataset: Any, batch_size: int, seed: int) -> None:
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
@@ -122,13 +138,26 @@ class DatasetBatches(Batches):
     def fetch(self, chain: int, step: int) -> Batch:
         """A fresh random subset, collated."""
         assert self.num_data is not None
+        seed_everything(self.seed, chain, step)
         return self.take(noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step))
+
+    def whole(self, size: int) -> Iterator[Batch]:
+        """One index after another."""
+        assert self.num_data is not None
+        for indices in torch.split(torch.arange(self.num_data), size):
+            yield self.take(indices)
+
+    def targets(self) -> Tensor | None:
+        """The labels, where the data set has them as a tensor."""
+        labels = getattr(self.dataset, "labels", getattr(self.dataset, "targets", None))
+        return labels if isinstance(labels, Tensor) else None
 
     def take(self, indices: Tensor) -> Batch:
         """These examples, collated."""
-        subset = indices.tolist()
+        if hasattr(self.dataset, "batch"):
+            return split_batch(self.dataset.batch(indices))
         several = getattr(self.dataset, "__getitems__", None)
-        items = several(subset) if several else [self.dataset[i] for i in subset]
+        items = several(indices.tolist()) if several else [self.dataset[i] for i in indices.tolist()]
         return split_batch(default_collate(items))
 
 
@@ -138,8 +167,6 @@ class LoaderBatches(Batches):
     A loader with a state of its own (`state_dict`, as in torchdata) is asked for it; another is begun anew with the
     seeds of the epoch and passed over to the point where it was, which is exact if torch's own samplers order it.
     """
-
-    draws_at_random = True
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self.loader, self.seed = loader, seed
@@ -163,11 +190,11 @@ class LoaderBatches(Batches):
             self._iterator = iter(self.loader)
             return
         for passed in range(self._epoch_start, step):
-            seed_everything(self.seed, chain, passed)
             self.fetch(chain, passed)
 
     def fetch(self, chain: int, step: int) -> Batch:
         """The loader's next batch; a new epoch where it has none left."""
+        seed_everything(self.seed, chain, step)
         for _ in range(2):
             if self._iterator is None:
                 if self.loader.generator is not None:
@@ -188,28 +215,36 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
         return LoaderBatches(data, seed)
     if isinstance(data, IterableDataset):
         raise ValueError("An IterableDataset can't be indexed; wrap it: DataLoader(data, batch_size=128).")
-    size = 128 if batch_size is None else batch_size
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, tuple | list | Mapping) and all(
-        isinstance(t, Tensor | np.ndarray) for t in tree_flatten(data)[0]
-    ):
+    if _all_arrays(data):
         x, y = split_batch(tree_map(torch.as_tensor, data))
-        batches: Batches = TensorBatches(x, y, size, seed, device)
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        batches = DatasetBatches(data, size, seed)
-    else:
-        raise ValueError(
-            f"data must be a pair of tensors (x, y), a map-style data set or a DataLoader; given {type(data).__name__}."
-        )
-    if batches.num_data == 0:
+        num_data = batch_size_of(y)
+        return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return DatasetBatches(data, _checked_size(batch_size, len(data)), seed)
+    raise ValueError(
+        f"data must be a pair of tensors (x, y), a map-style data set or a DataLoader; given {type(data).__name__}."
+    )
+
+
+def _all_arrays(data: Any) -> bool:
+    """Whether these are the columns of a data set (a list of examples, by contrast, is a map-style data set)."""
+    columns = data if isinstance(data, list) else tree_flatten(data)[0] if isinstance(data, tuple | Mapping) else []
+    return len(columns) > 0 and all(isinstance(column, Tensor | np.ndarray) for column in columns)
+
+
+def _checked_size(batch_size: int | None, num_data: int) -> int:
+    if num_data == 0:
         raise ValueError("The data set is empty.")
-    if not 1 <= size <= (batches.num_data or size):
+    if batch_size is None:
+        return min(128, num_data)
+    if not (isinstance(batch_size, int) and 1 <= batch_size <= num_data):
         raise ValueError(
-            f"batch_size={size} does not fit a data set of {batches.num_data} examples; "
-            f"give a number from 1 to {batches.num_data} (that is the full batch)."
+            f"batch_size={batch_size} does not fit a data set of {num_data} examples; "
+            f"give an integer from 1 to {num_data} (that is the full batch)."
         )
-    return batches
+    return batch_size
 
 
 def split_batch(batch: Any) -> Batch:

@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 
-from langevin.batches import Batches, TensorBatches, seed_everything
+from langevin.batches import Batches, LoaderBatches, seed_everything
 from langevin.diagnostics.temperature import Thermometer
 from langevin.posterior import Posterior, batch_size_of, internal_names
 from langevin.samplers import Sampler
@@ -56,7 +56,7 @@ class Chains(ABC):
         self.step = 0
         self.accumulate = accumulate
         self._autocast = autocast
-        self._seed_forward = batches.draws_at_random or any(h.kind == "dropout" for h in posterior.hazards())
+        self._random_forward = "dropout" in posterior.allow
         self.names = list(self.posterior.sampled_parameters())
         self.buffers = self.posterior.moving_buffers()
         self.params = self._leaves(starts)
@@ -68,9 +68,9 @@ class Chains(ABC):
 
     def backward(self) -> list[float]:
         """Gradients of the loss of this step into `params`; the loss of each chain."""
-        if self._seed_forward:
-            seed_everything(self.seed, self.numbers[0], self.step)
         x, y = self._fetch()
+        if self._random_forward:
+            seed_everything(self.seed, self.numbers[0], self.step)
         self.sampler.zero_grad()
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
         for share, piece in self._pieces(x, y):
@@ -220,20 +220,21 @@ class StackedChains(Chains):
     stacked = True
 
     def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
-        if not isinstance(self.batches, TensorBatches):
-            raise ValueError("Vectorised chains need their data as tensors (x, y).")
         if self.buffers:
-            raise ValueError("Vectorised chains can't carry running statistics.")
+            raise ValueError("running statistics can't be carried by stacked chains.")
+        if isinstance(self.batches, LoaderBatches):
+            raise ValueError("a DataLoader feeds one chain after another.")
+        names = internal_names(self.posterior)
+        self._internal = [names[name] for name in self.names]
         device = next(self.posterior.parameters()).device
         return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
 
     def _fetch(self) -> tuple[Any, Any]:
-        assert isinstance(self.batches, TensorBatches)
-        return self.batches.fetch_stacked(self.numbers, self.step)
+        x, y = tree_map(lambda t: t.to(self.params[0].device), self.batches.fetch_stacked(self.numbers, self.step))
+        return x, y
 
     def _losses(self, x: Any, y: Any) -> Tensor:
-        internal = internal_names(self.posterior)
-        weights = {internal[name]: p for name, p in zip(self.names, self.params, strict=True)}
+        weights = dict(zip(self._internal, self.params, strict=True))
         losses: Tensor = vmap(lambda w, a, b: functional_call(self.posterior, w, (a, b)))(weights, x, y)
         return losses
 

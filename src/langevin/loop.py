@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
 from langevin import preflight
-from langevin.batches import Batches, TensorBatches, as_batches
+from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
@@ -70,6 +70,7 @@ def sample(
     checkpoint_seconds: float = 30.0,
     float16: bool = False,
     keep_last: int | None = None,
+    tags: Mapping[str, Any] | None = None,
 ) -> Run:
     """Draw samples of the posterior. The posterior's own model is left as it is.
 
@@ -99,6 +100,7 @@ def sample(
         checkpoint_seconds: and at least that often.
         float16: store samples in half the space.
         keep_last: keep only the last so many samples of each chain.
+        tags: anything of yours, made of what JSON has, to stand in the manifest.
     """
     posterior = copy.deepcopy(posterior)
     if device is not None:
@@ -126,7 +128,7 @@ def sample(
         chosen, why = workshop.choose(mode, starts)
     workshop.plan = replace(plan, mode=chosen)
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
-    store = Store.create(path, _manifest(workshop, float16, keep_last), posterior.fixed_tensors())
+    store = Store.create(path, _manifest(workshop, float16, keep_last, tags), posterior.fixed_tensors())
     preflight.refuse_if_too_large(store, plan)
     if progress:
         _announce(store, workshop.plan, why)
@@ -242,8 +244,6 @@ class _Workshop:
         single = self.chains([0], starts[:1], OneChain)
         if not single.sampler.elementwise:
             raise ValueError(f"{type(single.sampler).__name__} does not treat weights one by one.")
-        if not isinstance(self.batches, TensorBatches):
-            raise ValueError("the data are not tensors in memory.")
         return self.chains(range(self.plan.chains), starts, StackedChains)
 
 
@@ -416,7 +416,9 @@ def _start(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
     return current
 
 
-def _manifest(workshop: _Workshop, float16: bool, keep_last: int | None) -> dict[str, Any]:
+def _manifest(
+    workshop: _Workshop, float16: bool, keep_last: int | None, tags: Mapping[str, Any] | None
+) -> dict[str, Any]:
     posterior, plan = workshop.posterior, workshop.plan
     if keep_last is not None and keep_last < 1:
         raise ValueError(f"keep_last={keep_last}: keep at least one sample, or leave it out to keep all.")
@@ -425,6 +427,7 @@ def _manifest(workshop: _Workshop, float16: bool, keep_last: int | None) -> dict
     own = type(likelihood).__name__ if type(likelihood) in BUILT_IN.values() else None
     return {
         "created": _now(),
+        "tags": dict(tags or {}),
         "plan": asdict(plan),
         "sampler": write_recipe(workshop.sampler),
         "schedule": False if workshop.schedule is None else write_recipe(workshop.schedule),

@@ -68,9 +68,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     device = next(posterior.parameters()).device
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
     batches.rewind(0, 0, {})
-    if validate := getattr(posterior.likelihood, "validate", None):
-        targets = batches.targets()
-        validate(call(posterior.model, x), y if targets is None else targets)
+    check_targets(posterior, batches, x, y)
     torch.manual_seed(0)
     loss = float(posterior.loss(x, y))
     torch.manual_seed(1)
@@ -83,6 +81,14 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
             "The model's output is random (two passes over one batch differ), so it has no posterior. Take the "
             'randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
+
+
+def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:
+    """Raise for targets that the likelihood can't have: all of them if they are at hand, else those of this batch."""
+    validate = getattr(posterior.likelihood, "validate", None)
+    if validate is not None:
+        targets = batches.targets()
+        validate(call(posterior.model, x), y if targets is None else targets)
 
 
 def check_same(store: Store, posterior: Posterior, batches: Batches) -> None:

@@ -1,5 +1,10 @@
-"""The data of the papers, by name: `load("digits", split="train")`."""
+"""The data of the papers, by name: `load("digits", split="train")`.
 
+Files are looked for in the folder that the environment variable LANGEVIN_DATA names and in the cache (LANGEVIN_CACHE,
+otherwise the user's cache folder), and are downloaded into the cache when they are in neither.
+"""
+
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +12,46 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from langevin.data.cifar import cifar10
 from langevin.data.digits import digits
+from langevin.data.files import fetch
 from langevin.data.images import ImageDataset
+from langevin.data.mnist import fashion_mnist, mnist, notmnist, projected_mnist, small_mnist
+from langevin.data.mushroom import mushroom
+from langevin.data.synthetic import LogisticDataset, binary_logistic
+from langevin.data.uci import NAMES as _UCI
+from langevin.data.uci import RegressionDataset, uci
 
-__all__ = ["ImageDataset", "digits", "load", "names"]
+__all__ = [
+    "ImageDataset",
+    "LogisticDataset",
+    "RegressionDataset",
+    "binary_logistic",
+    "cifar10",
+    "digits",
+    "fashion_mnist",
+    "fetch",
+    "load",
+    "mnist",
+    "mushroom",
+    "names",
+    "notmnist",
+    "projected_mnist",
+    "small_mnist",
+    "uci",
+]
 
 _DATA: dict[str, Callable[..., Dataset[tuple[Tensor, ...]]]] = {
+    "binary-logistic": binary_logistic,
+    "cifar10": cifar10,
     "digits": digits,
+    "fashion-mnist": fashion_mnist,
+    "mnist": mnist,
+    "mnist-projected": projected_mnist,
+    "mnist-small": small_mnist,
+    "mushroom": mushroom,
+    "notmnist": notmnist,
+    **{name: functools.partial(uci, name) for name in _UCI},
 }
 
 
@@ -34,5 +72,7 @@ def load(name: str, split: str = "train", **options: Any) -> Dataset[tuple[Tenso
     try:
         signature.bind(split=split, **options)
     except TypeError as error:
-        raise ValueError(f'load("{name}", …): {error}; expected the arguments {signature}') from None
+        raise ValueError(
+            f'load("{name}", …): {error}; expected load("{name}", …) with the arguments {signature}'
+        ) from None
     return _DATA[name](split=split, **options)

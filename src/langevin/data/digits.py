@@ -1,18 +1,20 @@
 """The digits of scikit-learn: embedded, so nothing is downloaded."""
 
+from collections.abc import Sequence
+
 import torch
 
-from langevin.data.images import ImageDataset, Normalization, normalization_named
+from langevin.data.checks import check_split
+from langevin.data.images import ImageDataset, Normalization
 
-STANDARD: Normalization = ((0.3054,), (0.3761,))
 
-
-def digits(split: str = "train", normalize: str | Normalization = "standard") -> ImageDataset:
+def digits(
+    split: str = "train", normalize: str | Normalization = "digits", augment: Sequence[str] = ()
+) -> ImageDataset:
     """Return the handwritten digits of scikit-learn: 1,437 images to train on or 360 to test on, (1, 8, 8), 10 classes.
 
-    Alpaydin & Kaynak (1998), "Optical Recognition of Handwritten Digits", UCI. The split is ours, fixed, with equal
-    shares of the classes. `normalize`: "standard" (zero mean, unit variance of the training part), "unit" (0 to 1), or
-    a pair (mean, std).
+    Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI. The split is ours, fixed, with equal
+    shares of the classes. `normalize` and `augment` are those of `ImageDataset`.
 
     >>> digits("test")
     ImageDataset(360 images of 1×8×8)
@@ -20,8 +22,7 @@ def digits(split: str = "train", normalize: str | Normalization = "standard") ->
     import sklearn.datasets
     import sklearn.model_selection
 
-    if split not in ("train", "test"):
-        raise ValueError(f'split="{split}": expected split="train" or split="test"')
+    check_split(split)
     bunch = sklearn.datasets.load_digits()
     train, test = sklearn.model_selection.train_test_split(
         range(len(bunch.target)), test_size=360, random_state=0, stratify=bunch.target
@@ -29,4 +30,4 @@ def digits(split: str = "train", normalize: str | Normalization = "standard") ->
     rows = train if split == "train" else test
     images = torch.from_numpy(bunch.images[rows]).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target[rows]).long()
-    return ImageDataset(images, labels, normalization_named(normalize, STANDARD), white=16)
+    return ImageDataset(images, labels, normalize, augment, white=16)

@@ -1,24 +1,44 @@
 """Labelled images, held once as bytes and normalized when they are read."""
 
+import functools
+import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-Normalization = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and standard deviation per channel, of pixels on the scale of 0 to 1."""
+Normalization = tuple[Sequence[float], Sequence[float]]
+"""Mean and standard deviation, one number for each channel, of pixels on the scale of 0 to 1."""
 
-UNIT: Normalization = ((0.0,), (1.0,))
+NORMALIZATIONS: dict[str, Normalization] = {
+    "unit": ((0.0,), (1.0,)),
+    # Of all pixels of the training part, by channel.
+    "digits": ((0.3054,), (0.3761,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+}
+
+CROP_PADDING = 4
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Labelled images; pixel value v is read as (v / white − mean) / std, by channel.
+    """Labelled images; the pixel value v is read as (v / white − mean) / std, by channel.
 
-    `images`: uint8, (N, channels, height, width). `labels`: int64, (N,). `white` is the byte that means 1.0.
+    `images`: uint8, (N, channels, height, width). `labels`: int64, (N,). `white` is the byte that means 1.
+    `normalize`: "unit" (pixels from 0 to 1), the name of a data set ("mnist": zero mean and unit variance there; data
+    that a model of MNIST is to judge need the normalization of MNIST), or a pair (mean, std).
+
     `data[i]` is one example, (image, label); a slice, a list or a tensor of indices gives a whole batch at once.
-    `.tensors` is everything, normalized. Both tensors of bytes are at hand as `.images` and `.labels`.
+    `data.tensors` is everything, normalized. The bytes are at hand as `data.images` and `data.labels`.
+
+    `augment` may name "crop" (shift by up to 4 pixels each way, the border black) and "flip" (left-right, every second
+    time); both draw from torch's global generator at every reading. It changes the likelihood: the posterior's term
+    for an example becomes an average over its variants, which are no independent data. `num_data` stays `len(data)`,
+    the number of original images; still, samples from augmented data are not samples of the posterior given the data
+    as they are. A warning says so once.
 
     >>> data = ImageDataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.arange(5))
     >>> data[torch.tensor([0, 3])][0].shape
@@ -29,7 +49,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self,
         images: Tensor,
         labels: Tensor,
-        normalization: Normalization = UNIT,
+        normalize: str | Normalization = "unit",
+        augment: Sequence[str] = (),
         *,
         white: int = 255,
     ) -> None:
@@ -40,8 +61,9 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             )
         self.images = images
         self.labels = labels
-        self.normalization = normalization
-        mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in normalization)
+        self.normalization = _normalization(normalize, channels=images.shape[1])
+        self.augment = _augmentations(augment)
+        mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in self.normalization)
         self._scale = 1.0 / (white * std)
         self._shift = -mean / std
 
@@ -49,7 +71,14 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return len(self.labels)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        return self.images[index] * self._scale + self._shift, self.labels[index]
+        images, labels = self.images[index], self.labels[index]
+        if self.augment:
+            images = self._augmented(images) if labels.dim() else self._augmented(images.unsqueeze(0)).squeeze(0)
+        return images * self._scale + self._shift, labels
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a batch at once: what `langevin.sample` calls."""
+        return self[indices]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Return the examples of a list of indices, read at once: what a DataLoader calls."""
@@ -58,18 +87,69 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """All images, normalized to float32, and all labels."""
+        """All images, normalized to float32, and all labels. Augmented data have none: they differ at each reading."""
+        if self.augment:
+            raise AttributeError(
+                f"data with augment={self.augment} differ at each reading and have no tensors; index them, or load "
+                "them with augment=()"
+            )
         return self[:]
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.images.shape[1:]))
-        return f"ImageDataset({len(self)} images of {shape})"
+        augmented = f", augmented by {' and '.join(self.augment)}" if self.augment else ""
+        return f"ImageDataset({len(self)} images of {shape}{augmented})"
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        n, channels, height, width = images.shape
+        if "crop" in self.augment:
+            p = CROP_PADDING
+            padded = F.pad(images, (p, p, p, p))
+            top, left = torch.randint(0, 2 * p + 1, (2, n, 1, 1, 1))
+            image = torch.arange(n).view(n, 1, 1, 1)
+            channel = torch.arange(channels).view(channels, 1, 1)
+            images = padded[image, channel, top + torch.arange(height).view(height, 1), left + torch.arange(width)]
+        if "flip" in self.augment:
+            images = torch.where((torch.rand(n) < 0.5).view(n, 1, 1, 1), images.flip(-1), images)
+        return images
 
 
-def normalization_named(normalize: Any, own: Normalization) -> Normalization:
-    """Return the normalization that `normalize` means; "standard" is `own`."""
-    if normalize == "standard":
-        return own
-    if normalize == "unit":
-        return UNIT
-    return normalize  # type: ignore[no-any-return]
+def _normalization(normalize: str | Normalization, channels: int) -> Normalization:
+    if isinstance(normalize, str):
+        if normalize not in NORMALIZATIONS:
+            raise ValueError(
+                f'normalize="{normalize}": expected one of {", ".join(NORMALIZATIONS)}, or a pair (mean, std) such as '
+                "normalize=((0.5,), (0.25,))"
+            )
+        normalize = NORMALIZATIONS[normalize]
+    try:
+        mean, std = (tuple(map(float, values)) for values in normalize)
+        fits = len(mean) == len(std) and len(mean) in (1, channels) and min(std) > 0
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"normalize={normalize}: expected a pair (mean, std) with one number, or one for each of {channels} "
+            f"channels, and std positive, such as normalize={((0.5,) * channels, (0.25,) * channels)}"
+        )
+    return mean, std
+
+
+def _augmentations(augment: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(augment, str) or not set(augment) <= {"crop", "flip"}:
+        raise ValueError(
+            f'augment={augment!r}: expected some of ("crop", "flip"), for example augment=("crop", "flip")'
+        )
+    if augment:
+        _warn_of_augmentation()
+    return tuple(augment)
+
+
+@functools.cache
+def _warn_of_augmentation() -> None:
+    warnings.warn(
+        "augmented images are not independent data: the likelihood that is sampled is an average over the variants of "
+        "each image, not that of the data as they are. Keep num_data=len(data), the number of original images; for "
+        "the posterior of the data alone load them with augment=()",
+        stacklevel=4,
+    )

@@ -35,6 +35,7 @@ class Method:
     target: Literal["posterior", "jeffreys", "none"]  # the density that its samples have as lr → 0
     order: int | None  # the bias falls as lr**order
     optimizer: Callable[[list[Any], Group], Optimizer] | None  # what it is at T = 0, for parameters and settings
+    slope: bool = True  # the order shows on a Gaussian target; not if a thermostat cancels the leading term there
 
 
 def _plain(params: list[Any], group: Group) -> Optimizer:
@@ -58,8 +59,8 @@ METHODS = {
     "fsgd": Method(FSGD, target="none", order=None, optimizer=_plain),
     "sgld": Method(SGLD, target="posterior", order=1, optimizer=_plain),
     "sghmc": Method(SGHMC, target="posterior", order=2, optimizer=_heavy_ball),
-    "sgnht": Method(SGNHT, target="posterior", order=2, optimizer=None),
-    "atmc": Method(ATMC, target="posterior", order=1, optimizer=None),
+    "sgnht": Method(SGNHT, target="posterior", order=2, optimizer=None, slope=False),
+    "atmc": Method(ATMC, target="posterior", order=1, optimizer=None, slope=False),
     "psgld": Method(pSGLD, target="posterior", order=1, optimizer=_rmsprop),
     "ksgld": Method(KSGLD, target="posterior", order=1, optimizer=None),
     "bnpsgld": Method(BNPSGLD, target="posterior", order=1, optimizer=None),

@@ -37,13 +37,13 @@ class Preconditioned(Sampler):
         chain: int | Sequence[int],
         **settings: Any,
     ) -> None:
+        self.preconditioner = copy.deepcopy(preconditioner)
+        super().__init__(params, lr=lr, num_data=num_data, seed=seed, chain=chain, frozen=False, **settings)
         if not isinstance(chain, int) and not preconditioner.elementwise:
             raise ValueError(
                 f"{type(self).__name__} looks at whole layers, so its chains can't be stacked; given chain={chain}. "
                 f'Give each chain its own sampler and model: lv.sample(…, chains={len(chain)}, mode="sequential").'
             )
-        self.preconditioner = copy.deepcopy(preconditioner)
-        super().__init__(params, lr=lr, num_data=num_data, seed=seed, chain=chain, frozen=False, **settings)
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Show the preconditioner the model and the data."""
@@ -82,7 +82,7 @@ class Preconditioned(Sampler):
         return 2.0
 
     def gradient_heat(self, variance: float) -> float:
-        """ε N a Var(g)/2, with a the mean of A's diagonal (1 before the first step)."""
+        """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * self._mean_scale() * variance / 2)
 
@@ -92,7 +92,7 @@ class Preconditioned(Sampler):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if group["step"] == 0 or not params:
-                return 1.0
+                return math.nan
             generator = torch.Generator().manual_seed(0)
             signs = [torch.randint(2, p.shape, generator=generator).to(p) * 2 - 1 for p in params]
             scaled = self.preconditioner.drift(self.state, group, params, signs)

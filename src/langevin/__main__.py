@@ -1,0 +1,5 @@
+"""`python -m langevin`."""
+
+from langevin.cli import main
+
+main()

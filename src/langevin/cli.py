@@ -1,0 +1,284 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from langevin import data as data_sets
+from langevin import models
+from langevin._version import __version__
+from langevin.batches import as_batches
+from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
+from langevin.posterior import Posterior, batch_size_of
+from langevin.priors import Gaussian
+from langevin.samplers import METHODS
+from langevin.schedules import cyclical
+from langevin.store import Store
+
+app = typer.Typer(
+    name="langevin",
+    help="Samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions from them.",
+    epilog="Begin with: langevin demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Options = Annotated[
+    list[str] | None, typer.Option(help="An option as name=value, the value as in JSON; may be given several times.")
+]
+
+
+def main() -> None:
+    """Run the command line; an error of ours is a sentence, not a traceback."""
+    try:
+        app()
+    except (ValueError, FloatingPointError, FileNotFoundError) as error:
+        typer.echo(f"langevin: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the table, the figure and the results go.")] = Path("langevin-demo"),
+) -> None:
+    """The whole story on scikit-learn's digits, in about a minute: plain SGD against SGLD."""
+    from langevin.demo import run_demo
+
+    rows = run_demo(out)
+    head = ("", "accuracy", "NLL", "calibration error", "sure of digits", "sure of photographs")
+    lines = [head] + [
+        (
+            r.method,
+            f"{r.accuracy:.1%}",
+            f"{r.nll:.3f}",
+            f"{r.calibration_error:.3f}",
+            f"{r.confidence_on_digits:.2f}",
+            f"{r.confidence_on_photographs:.2f}",
+        )
+        for r in rows
+    ]
+    typer.echo(_columns(lines))
+    results = json.loads((out / "results.json").read_text())["temperature"]
+    typer.echo(f"\nSGLD sampled at T = {results['measured']:.3f} ± {results['error']:.3f} (asked: 1).")
+    typer.echo(f"Confidence should be near the accuracy on digits, and low on photographs. Figure: {out / 'demo.png'}")
+
+
+@app.command()
+def doctor(
+    factory: Annotated[str, typer.Argument(help="module:function that returns (posterior, data) or a dict of both.")],
+) -> None:
+    """Look a set-up over before it is sampled.
+
+    The function returns a posterior and its training data, or a dict with "posterior", "data" and, if wanted,
+    "sampler" (partial(lv.SGLD, lr=…)), "loss" (your own loss of x and y) and "batch_size".
+
+    Checked: BatchNorm and dropout, a loss that is summed instead of averaged, num_data against the data set, targets,
+    frozen parameters, the learning rate against the stability limit 2/λ_max, the heat of mini-batch noise.
+    """
+    from langevin.doctor import examine
+
+    given = _imported(factory)()
+    if isinstance(given, tuple) and len(given) == 2:
+        given = {"posterior": given[0], "data": given[1]}
+    if not isinstance(given, dict) or not isinstance(given.get("posterior"), Posterior) or "data" not in given:
+        raise ValueError(f"{factory} must return (posterior, data) or a dict with both; it returned {type(given)}.")
+    findings = examine(given.pop("posterior"), given.pop("data"), **given)
+    for finding in findings:
+        typer.echo(f"{finding.level:>7}  {finding.check}: {finding.says}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def sample(
+    model: Annotated[str, typer.Option(help=f"A network by name ({', '.join(models.names())}) or module:function.")],
+    data: Annotated[str, typer.Option(help=f"Data by name ({', '.join(data_sets.names())}) or module:function.")],
+    out: Annotated[Path, typer.Option(help="The directory of the run; it must not hold one yet.")],
+    lr: Annotated[float, typer.Option(help="Learning rate.")],
+    sampler: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "sgld",
+    steps: Annotated[int, typer.Option(help="Steps of each chain, burn-in included.")] = 10_000,
+    burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
+    thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,
+    cycle: Annotated[int | None, typer.Option(help="Length of cosine cycles of the learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step (128).")] = None,
+    chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
+    temperature: Annotated[float | None, typer.Option(help="1 is the Bayes posterior.")] = None,
+    prior_std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian prior.")] = 1.0,
+    likelihood: Annotated[
+        str | None, typer.Option(help="categorical, bernoulli or gaussian; by default from the targets.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random is a function of it.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
+    model_option: Options = None,
+    data_option: Options = None,
+    sampler_option: Options = None,
+) -> None:
+    """Sample a posterior, to a directory.
+
+    Examples:
+
+        langevin sample --model mlp --data digits --sampler sgld --lr 0.1 --out runs/digits
+
+        langevin sample --model mypackage.nets:make --data mypackage.data:train --lr 0.01 --out runs/mine
+
+    Ctrl-C leaves a run that `langevin resume` continues.
+    """
+    from langevin.loop import sample as draw
+
+    if sampler not in METHODS:
+        raise ValueError(f"--sampler {sampler}: choose one of {', '.join(METHODS)}.")
+    recipe = {
+        "model": model,
+        "model_options": _options(model_option),
+        "data": data,
+        "data_options": _options(data_option),
+        "likelihood": likelihood,
+        "prior_std": prior_std,
+        "seed": seed,
+    }
+    posterior, train = _build(recipe)
+    options = _options(sampler_option) | ({} if temperature is None else {"temperature": temperature})
+    run = draw(
+        posterior,
+        train,
+        partial(METHODS[sampler].sampler, lr=lr, **options),
+        steps=steps,
+        burn_in=burn_in,
+        thin=thin,
+        schedule=None if cycle is None else cyclical(cycle),
+        batch_size=batch_size,
+        chains=chains,
+        seed=seed,
+        device=device,
+        out=out,
+        float16=float16,
+        tags={"command": recipe},
+    )
+    typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(help="The directory of the run.")],
+    steps: Annotated[int | None, typer.Option(help="The new total; by default as planned.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+) -> None:
+    """Continue a run that `langevin sample` began, exactly where its last checkpoint left it."""
+    from langevin.loop import resume as go_on
+
+    recipe = Store.open(path).manifest["tags"].get("command")
+    if recipe is None:
+        raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
+    posterior, train = _build(recipe)
+    run = go_on(path, posterior, train, steps=steps, device=device)
+    typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
+
+
+@app.command()
+def status(path: Annotated[Path, typer.Argument(help="The directory of the run.")]) -> None:
+    """How far a run is: steps, samples, temperature, of each chain."""
+    from langevin.diagnostics.temperature import mean_and_error
+
+    store = Store.open(path)
+    plan, at = store.manifest["plan"], store.checkpoint_steps()
+    recipe = store.manifest["sampler"] or {"name": "a sampler of its user's", "options": {}}
+    options = ", ".join(f"{name}={value}" for name, value in recipe["options"].items())
+    typer.echo(f"{recipe['name']}({options}), begun {store.manifest['created']}, {plan['mode']}")
+    lines = [("chain", "step", "of", "samples", "temperature")]
+    for chain in range(plan["chains"]):
+        records = store.records(chain)
+        heat = mean_and_error([record.notes.get("temperature", float("nan")) for record in records])
+        step, count = str(at.get(chain, 0)), str(len(records))
+        lines.append((str(chain), step, str(plan["steps"]), count, str(heat) if records else "unknown"))
+    typer.echo(_columns(lines))
+    for damaged, why in store.damaged.items():
+        typer.echo(f"damaged: {damaged} ({why})")
+
+
+def _build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
+    """The posterior and the data that a command names."""
+    make_data = _imported(recipe["data"]) if ":" in recipe["data"] else partial(data_sets.load, recipe["data"])
+    train = make_data(**recipe["data_options"])
+    batches = as_batches(train, None, 0, torch.device("cpu"))
+    x, y = batches.fetch(0, 0)
+    targets = batches.targets()
+    likelihood = _likelihood(recipe["likelihood"], y)
+    torch.manual_seed(recipe["seed"])
+    if ":" in recipe["model"]:
+        model = _imported(recipe["model"])(**recipe["model_options"])
+    else:
+        features = x[0].numel() if isinstance(x, torch.Tensor) else 0
+        whole = y if targets is None else targets
+        classes = int(whole.max()) + 1 if isinstance(likelihood, Categorical) else 1
+        guessed = {"in_features": features, "out_features": classes} if recipe["model"] in ("mlp", "logistic") else {}
+        model = models.make(recipe["model"], **(guessed | recipe["model_options"]))
+    num_data = batches.num_data if batches.num_data is not None else batch_size_of(y)
+    return Posterior(model, likelihood, Gaussian(recipe["prior_std"]), num_data=num_data), train
+
+
+def _likelihood(name: str | None, y: Any) -> Any:
+    known: dict[str, Callable[[], Any]] = {
+        "categorical": Categorical,
+        "bernoulli": Bernoulli,
+        "gaussian": partial(GaussianNoise, 0.5, sampled=True),
+    }
+    if name is None:
+        name = "gaussian" if y.is_floating_point() else "categorical"
+    if name not in known:
+        raise ValueError(f"--likelihood {name}: choose one of {', '.join(known)}.")
+    return known[name]()
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    """The function that module:function names; modules in the working directory count."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{name!r} is not of the form module:function.")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{name!r} can't be imported: {error}.") from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise ValueError(f"{module} has no function {attribute!r}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _options(given: list[str] | None) -> dict[str, Any]:
+    options = {}
+    for option in given or []:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"{option!r} is not of the form name=value.")
+        try:
+            options[name.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            options[name.replace("-", "_")] = value
+    return options
+
+
+def _columns(lines: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)

@@ -1,0 +1,31 @@
+"""The mushrooms of UCI."""
+
+import csv
+
+import torch
+from torch.utils.data import TensorDataset
+
+from langevin.data.checks import check_split
+from langevin.data.files import fetch
+
+
+def mushroom(split: str = "train") -> TensorDataset:
+    """Return the mushrooms of UCI: 117 features of 0 and 1, label 0 (edible) or 1 (poisonous).
+
+    Schlimmer (1987), "Mushroom", UCI: 8,124 rows of 22 categories, each category one feature (a missing value, "?", is
+    a category too). `split="all"` is every row in its order, as a bandit wants them; "train" (6,499) and "test" (1,625)
+    are a fixed random split of ours.
+    """
+    check_split(split, "train", "test", "all")
+    with fetch("mushroom/agaricus-lepiota.data").open(newline="", encoding="ascii") as stream:
+        rows = [row for row in csv.reader(stream) if row]
+    labels = torch.tensor([row[0] == "p" for row in rows]).long()
+    columns = []
+    for column in zip(*(row[1:] for row in rows), strict=True):
+        columns += [torch.tensor([value == category for value in column]) for category in sorted(set(column))]
+    features = torch.stack(columns, dim=1).float()
+    if split == "all":
+        return TensorDataset(features, labels)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    chosen = order[:6_499] if split == "train" else order[6_499:]
+    return TensorDataset(features[chosen], labels[chosen])

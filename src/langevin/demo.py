@@ -1,0 +1,167 @@
+"""The whole story in about a minute: scikit-learn's digits, plain SGD against SGLD.
+
+A small network learns from few digits. Plain SGD gives one set of weights; SGLD gives samples of the posterior, whose
+predictions are averaged. Both then see the test digits, and patches of photographs, which are no digits at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from langevin import data
+from langevin.evaluation import scores
+from langevin.likelihoods import Categorical
+from langevin.loop import sample
+from langevin.models import MLP
+from langevin.posterior import Posterior
+from langevin.predictive import ClassPrediction
+from langevin.priors import Gaussian
+from langevin.run import Run
+from langevin.samplers import SGD, SGLD
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the demo runs."""
+
+    num_data: int = 300
+    width: int = 50
+    prior_std: float = 0.3
+    batch_size: int = 50
+    sgd_lr: float = 0.1
+    sgd_steps: int = 3000
+    sgld_lr: float = 0.05
+    sgld_steps: int = 12_000
+    chains: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    method: str
+    accuracy: float
+    nll: float
+    calibration_error: float
+    confidence_on_digits: float
+    confidence_on_photographs: float
+
+
+def run_demo(out: Path, settings: Settings | None = None, progress: bool = True) -> list[Row]:
+    """Run both methods, write `demo.png`, `table.md` and `results.json` to `out`, return the table."""
+    s = settings or Settings()
+    out.mkdir(parents=True, exist_ok=True)
+    images, labels = data.digits("train").tensors
+    train = images[: s.num_data], labels[: s.num_data]
+    test_x, test_y = data.digits("test").tensors
+    others = photograph_patches(len(test_y))
+
+    torch.manual_seed(s.seed)
+    model = MLP(64, 10, widths=(s.width,))
+    posterior = Posterior(model, Categorical(), Gaussian(s.prior_std), num_data=s.num_data)
+    runs = {
+        "SGD": sample(
+            Posterior(model, Categorical(), Gaussian(10.0), num_data=s.num_data),
+            train,
+            partial(SGD, lr=s.sgd_lr, momentum=0.9),
+            batch_size=s.batch_size,
+            steps=s.sgd_steps,
+            burn_in=0,
+            thin=s.sgd_steps,
+            schedule=partial(CosineAnnealingLR, T_max=s.sgd_steps),
+            seed=s.seed,
+            progress=progress,
+        ),
+        "SGLD": sample(
+            posterior,
+            train,
+            partial(SGLD, lr=s.sgld_lr),
+            batch_size=s.batch_size,
+            steps=s.sgld_steps,
+            chains=s.chains,
+            seed=s.seed,
+            progress=progress,
+        ),
+    }
+    on_digits = {name: _classes(run, test_x) for name, run in runs.items()}
+    on_others = {name: _classes(run, others) for name, run in runs.items()}
+    rows = [
+        Row(
+            method=name,
+            accuracy=scores.accuracy(on_digits[name].probs, test_y),
+            nll=scores.negative_log_likelihood(on_digits[name].probs, test_y),
+            calibration_error=scores.calibration_error(on_digits[name].probs, test_y),
+            confidence_on_digits=float(on_digits[name].confidence.mean()),
+            confidence_on_photographs=float(on_others[name].confidence.mean()),
+        )
+        for name in runs
+    ]
+    temperature = runs["SGLD"].temperature()
+    results = {
+        "settings": asdict(s),
+        "table": [asdict(row) for row in rows],
+        "temperature": {"asked": 1.0, "measured": temperature.mean, "error": temperature.error},
+        "samples": len(runs["SGLD"]),
+    }
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    (out / "table.md").write_text(as_markdown(rows))
+    _draw(out / "demo.png", on_digits, on_others, test_y)
+    return rows
+
+
+def as_markdown(rows: list[Row]) -> str:
+    """The table, for a page."""
+    lines = [
+        "| | accuracy | negative log-likelihood | calibration error | confidence on digits | on photographs |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.method} | {r.accuracy:.1%} | {r.nll:.3f} | {r.calibration_error:.3f} | {r.confidence_on_digits:.2f} | "
+        f"{r.confidence_on_photographs:.2f} |"
+        for r in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def photograph_patches(count: int) -> Tensor:
+    """Patches of scikit-learn's two photographs, 8×8, as bright and as varied as digits are: inputs without a digit."""
+    import sklearn.datasets
+
+    grey = [torch.tensor(image.mean(2)) for image in sklearn.datasets.load_sample_images().images]
+    shrunk = torch.stack([torch.nn.functional.avg_pool2d(image[None, :424, :640], 4)[0] for image in grey])
+    patches = shrunk.unfold(1, 8, 8).unfold(2, 8, 8).reshape(-1, 1, 8, 8).float()
+    generator = torch.Generator().manual_seed(0)
+    patches = patches[torch.randperm(len(patches), generator=generator)[:count]]
+    low, high = patches.amin((1, 2, 3), keepdim=True), patches.amax((1, 2, 3), keepdim=True)
+    mean, std = data.digits("train").normalization
+    unit = (patches - low) / (high - low).clamp_min(1e-6)
+    return (unit - mean[0]) / std[0]
+
+
+def _classes(run: Run, x: Tensor) -> ClassPrediction:
+    prediction = run.predict(x)
+    assert isinstance(prediction, ClassPrediction)
+    return prediction
+
+
+def _draw(path: Path, on_digits: dict[str, Any], on_others: dict[str, Any], labels: Tensor) -> None:
+    from matplotlib.figure import Figure
+
+    from langevin.plots.predictive import draw_confidence, draw_reliability
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_reliability(left, {name: scores.reliability(p.probs, labels) for name, p in on_digits.items()})
+    left.set_title("Test digits: is confidence honest?")
+    draw_confidence(right, {name: p.confidence for name, p in on_others.items()})
+    right.set_title("Patches of photographs: how sure of a digit?")
+    figure.savefig(path, dpi=110)
