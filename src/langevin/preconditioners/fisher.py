@@ -117,7 +117,8 @@ class Fisher(Preconditioner):
         if self.average > 0:
             keep = self.average ** (group["lr"] / 1e-3)
             fisher = known["fisher"] = keep * known["fisher"] + (1 - keep) * fisher if "fisher" in known else fisher
-        known["cholesky"] = torch.linalg.cholesky(fisher + self.damping * torch.eye(len(fisher)).to(fisher))
+        metric = fisher + self.damping * torch.eye(len(fisher)).to(fisher)
+        known["cholesky"] = torch.linalg.cholesky(metric).contiguous()  # as a file returns it: layout changes rounding
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """L⁻ᵀL⁻¹ g."""
