@@ -65,7 +65,7 @@ def test_convolution(groups):
     x = torch.randn(2, 4, 4, 3, generator=generator, dtype=torch.float64)
     x = x * torch.tensor([1.0, 5, 0.1, 2]).reshape(4, 1, 1)
     x = x + torch.tensor([0.0, 1, -4, 2]).reshape(4, 1, 1)
-    model = nn.Sequential(nn.Conv2d(4, 2, (3, 2), groups=groups), nn.Flatten(), nn.Linear(8, 2)).double()
+    model = nn.Sequential(nn.Conv2d(4, 4, (3, 2), groups=groups), nn.Flatten(), nn.Linear(16, 2)).double()
     posterior, sampler = bound(model, x, torch.tensor([0, 1]))
     step(sampler, posterior, x, torch.tensor([0, 1]))
     channels = 4 // groups
@@ -75,14 +75,15 @@ def test_convolution(groups):
     variance = x.var((0, 2, 3), unbiased=False)
     variance = variance + 1e-2 * variance.max() + 1e-4  # the largest of all channels, not of a group's
     q = max(size / (2 * 4), 1) ** 0.5
-    for row in range(2):
-        own = slice(row * channels, (row + 1) * channels) if groups == 2 else slice(0, 4)
+    for row in range(4):
+        first = row // (4 // groups) * channels
+        own = slice(first, first + channels)
         mean = x.mean((0, 2, 3))[own].repeat_interleave(taps)
         shift = torch.eye(size + 1, dtype=torch.float64)
         shift[0, 1:] = -mean
         scale = 1 / variance[own].sqrt().repeat_interleave(taps)
         p = shift @ torch.diag(torch.cat([torch.ones(1, dtype=torch.float64), scale])) / q
-        rows = [2 * size + row, *range(row * size, (row + 1) * size)]
+        rows = [4 * size + row, *range(row * size, (row + 1) * size)]
         torch.testing.assert_close(a[rows][:, rows], p @ p.T, rtol=1e-9, atol=1e-11)
 
 

@@ -84,18 +84,22 @@ def test_factors_are_those_of_brute_force(kind, bias):
         torch.testing.assert_close(torch.kron(a, g), product, rtol=1e-9, atol=1e-12)
 
 
-def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone():
-    x, y = data()
-    posterior, sampler = bound(network(), lv.Categorical(), x, y, seed=4)
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone(kind):
+    """The convolutions' ReLU works in place, on what K-FAC looks at."""
+    make = network if kind == "linear" else convolutions
+    x, y = data() if kind == "linear" else images()
+    posterior, sampler = bound(make(), lv.Categorical(), x, y, seed=4)
     posterior.loss(x, y).backward()
     before = [p.grad.clone() for p in posterior.parameters()]
     generator = noise.generator(seed=4, chain=0, step=0, stream=noise.Stream.LABELS)
-    labels = lv.Categorical().sample(network()(x).detach(), generator)
-    expected = brute_force(network(), lv.Categorical().log_prob, x, labels)
+    labels = lv.Categorical().sample(make()(x).detach(), generator)
+    expected = brute_force(make(), lv.Categorical().log_prob, x, labels)
     torch.manual_seed(123)  # the global generator has no say
     sampler.step()
     assert all(torch.equal(p.grad, g) for p, g in zip(posterior.parameters(), before, strict=True))
-    for layer, product in zip((posterior.model[0], posterior.model[2]), expected, strict=True):
+    layers = [m for m in posterior.model if isinstance(m, nn.Linear | nn.Conv2d)]
+    for layer, product in zip(layers, expected, strict=True):
         a, g = (sampler.state[layer.weight][name] for name in FACTORS)
         torch.testing.assert_close(torch.kron(a, g), product, rtol=1e-9, atol=1e-12)
 
@@ -271,6 +275,19 @@ def test_evaluation_is_not_learnt_from():
     sampler.step()
     rows = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
     torch.testing.assert_close(sampler.state[posterior.model[0].weight]["input_factor"], rows.T @ rows / len(x))
+
+
+def test_accumulated_gradients_need_sampled_labels():
+    x, y = data()
+    for fisher in ("sampled", "empirical"):
+        posterior, sampler = bound(network(), lv.Categorical(), x, y, fisher=fisher)
+        for half in (slice(0, 12), slice(12, 24)):
+            (posterior.loss(x[half], y[half]) / 2).backward()
+        if fisher == "sampled":
+            sampler.step()
+            continue
+        with pytest.raises(ValueError, match='fisher="sampled"'):
+            sampler.step()
 
 
 def test_stacked_chains_are_refused():

@@ -82,6 +82,7 @@ def test_one_dimension_second_moment(target):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("target", POWERS)
 def test_one_dimension_goodness_of_fit(target):
     """Kolmogorov–Smirnov against quadrature: the target's density fits, the two others do not."""
@@ -129,14 +130,15 @@ def moments(w):
 
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_two_dimensions_against_quadrature(target):
-    draws = sample_curved(twisted, correlated, target=target, lr=0.1, steps=1300, burn_in=60, blocks=16, size=2)
+    draws = sample_curved(twisted, correlated, target=target, lr=0.1, steps=800, burn_in=60, blocks=16, size=2)
     for values, exact in zip(moments(draws), quadrature_moments(target == "jeffreys"), strict=True):
         mean, error = mean_and_error(values)
-        assert error < 0.13
+        assert error < 0.16
         assert abs(mean - exact) < 4 * error + 0.03
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_two_dimensions_against_quadrature_long(target):
     draws = sample_curved(twisted, correlated, target=target, lr=0.03, steps=12_000, burn_in=300, blocks=16, size=2)
@@ -182,6 +184,7 @@ def test_jeffreys_predictive_is_invariant_under_reparameterization(function):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_without_the_jeffreys_factor_the_parameterization_matters():
     """A prior flat in w gives f the density e^{−2(f−1)²} cosh f, of mean 1.19, under f = asinh w."""
     f = np.linspace(-4, 6, 2001)

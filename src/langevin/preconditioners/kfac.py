@@ -200,7 +200,6 @@ class _Sampled(_Source):
         args, kwargs = self.batch
         likelihood, model = self.posterior.likelihood, self.posterior.model
         with torch.enable_grad(), _hooked(layers, self.see), _kept_buffers(model):
-            self.recording = False
             output = model(*args, **kwargs)
             generator = noise.generator(
                 seed=group["seed"],
@@ -219,17 +218,19 @@ class _Sampled(_Source):
 
 
 class _Empirical(_Source):
-    """Training labels: a and δ are caught on their way through the user's own forward and backward."""
+    """Training labels: a and δ are caught on their way through the user's own forward and backward, one a step."""
 
     def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
         super().__init__(posterior, layers)
         self.deltas: dict[Layer, Tensor] = {}
+        self.accumulating = False
         self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
         self.handles += [layer.module.register_forward_hook(self._catch(layer)) for layer in layers]
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self.on = self.recording and training_forward(module, self.mode)
         if self.on:
+            self.accumulating = bool(self.deltas)
             self.seen, self.deltas = {}, {}
 
     def _catch(self, layer: Layer) -> Callable[..., None]:
@@ -244,6 +245,11 @@ class _Empirical(_Source):
         used = [layer for layer in layers if layer in self.deltas]
         if len(used) < len(layers):
             raise ValueError("K-FAC saw no backward pass of posterior.loss(x, y) through the model it is bound to.")
+        if self.accumulating:
+            raise ValueError(
+                'With gradient accumulation the scale of a piece\'s δ is not known: use fisher="sampled" (K-FAC then '
+                "learns from the last piece)."
+            )
         inputs = [self.seen[layer][0] for layer in used]
         # the loss is weight × mean over the batch: undo both
         deltas = [self.deltas[layer] * (len(a) / self.posterior.weight) for layer, a in zip(used, inputs, strict=True)]
