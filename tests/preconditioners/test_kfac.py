@@ -75,8 +75,8 @@ def brute_force(model, log_prob, x, y):
 def test_factors_are_those_of_brute_force(kind, bias):
     model = network(bias=bias) if kind == "linear" else convolutions(bias)
     x, y = data() if kind == "linear" else images()
-    posterior, sampler = bound(model, lv.Categorical(), x, y, fisher="empirical")
     expected = brute_force(model, lv.Categorical().log_prob, x, y)
+    posterior, sampler = bound(model, lv.Categorical(), x, y, fisher="empirical")
     step(sampler, posterior, x, y)
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
     for layer, product in zip(layers, expected, strict=True):
@@ -219,6 +219,27 @@ def test_frozen_factors_stay():
     before = matrix(sampler, "drift")
     step(sampler, posterior, x[:7], y[:7])
     assert torch.equal(matrix(sampler, "drift"), before)
+
+
+@pytest.mark.parametrize("method", [lv.KSGLD, lv.BNPSGLD])
+def test_layers_may_lie_in_several_groups(method):
+    x, y = data()
+    drifts = []
+    for grouped in (False, True):
+        posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+        first, last = (list(posterior.model[i].parameters()) for i in (0, 2))
+        groups = [{"params": first}, {"params": last}] if grouped else [*first, *last]
+        sampler = method(groups, 0.01, num_data=len(x), temperature=0.0)
+        sampler.bind(posterior)
+        for _ in range(12):
+            step(sampler, posterior, x, y)
+        drifts.append(torch.cat([p.detach().flatten() for p in posterior.parameters()]))
+    torch.testing.assert_close(*drifts, rtol=1e-9, atol=1e-12)
+    one = lv.Posterior(nn.Linear(4, 3).double(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+    sampler = method([{"params": [p]} for p in one.parameters()], 0.1, num_data=len(x))
+    sampler.bind(one)
+    with pytest.raises(ValueError, match="same parameter group"):
+        step(sampler, one, x, y)
 
 
 # ---- what is refused or said

@@ -46,6 +46,9 @@ class Preconditioner(ABC):
         """Γ at the present θ; None where it is 0 or left out. Not called once frozen: a constant A has none."""
         return None
 
+    def finish(self, step: int, frozen: bool) -> None:  # noqa: B027
+        """A step is complete, `step` is the next one: what was seen of the mini-batch is not needed any more."""
+
     def freezable(self) -> bool:
         """Whether freezing leaves the target as it is, or makes it exact."""
         return True
@@ -86,6 +89,10 @@ class NoiseOnly(Preconditioner):
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """The other's."""
         return self.inner.noise(state, group, params, normals)
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Tell the other."""
+        self.inner.finish(step, frozen)
 
 
 PRECONDITION = {"both": lambda preconditioner: preconditioner, "noise": NoiseOnly}

@@ -48,6 +48,7 @@ class BNP(Preconditioner):
         self._layers: list[Layer] = []
         self._seen: dict[Layer, tuple[Tensor, Tensor, int]] = {}  # mean, variance, number of rows
         self._handles: list[Any] = []
+        self._watching = True
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and watch their inputs."""
@@ -65,7 +66,7 @@ class BNP(Preconditioner):
     def _watch(self, mode: bool) -> Callable[[Layer], Callable[..., None]]:
         def of(layer: Layer) -> Callable[..., None]:
             def forward(module: nn.Module, args: Any, s: Tensor) -> None:
-                if training_forward(module, mode):
+                if self._watching and training_forward(module, mode):
                     h = args[0].detach()
                     h = h.flatten(0, -2) if isinstance(module, nn.Linear) else h.transpose(0, 1).flatten(1).T
                     mean = h.mean(0) if layer.bias is not None else torch.zeros_like(h[0])
@@ -91,7 +92,10 @@ class BNP(Preconditioner):
             known["mean"] = mean if first else keep * known["mean"] + (1 - keep) * mean
             known["variance"] = variance if first else keep * known["variance"] + (1 - keep) * variance
             known["q"] = max(layer.weight[0].numel() / rows, 1.0) ** 0.5
-        self._seen = {}
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Forget the mini-batch."""
+        self._seen, self._watching = {}, not frozen
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """P Pᵀ g."""

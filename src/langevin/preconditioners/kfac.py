@@ -72,6 +72,7 @@ class KFAC(Preconditioner):
             raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(_SOURCES)}.")
         self._source: _Source | None = None
         self._layers: list[Layer] = []
+        self._statistics: Statistics | None = None
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and hook into the model."""
@@ -92,7 +93,10 @@ class KFAC(Preconditioner):
         layers = self._in(params)
         step = group["step"]
         if step % self.factor_interval == 0:
-            for layer, (a, delta) in self._source.statistics(layers, group).items():
+            if self._statistics is None:  # of all groups' layers, before any of them moves
+                self._statistics = self._source.statistics(self._layers, group)
+            for layer in layers:
+                a, delta = self._statistics[layer]
                 if layer.bias is not None:
                     a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
                 _average(state[layer.weight], "input_factor", _second_moment(a) / a.shape[0], self.average)
@@ -101,7 +105,12 @@ class KFAC(Preconditioner):
         if step % self.inverse_interval == 0:
             for layer in layers:
                 self._invert(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
-        self._source.recording = (step + 1) % self.factor_interval == 0
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Let the mini-batch go, and watch the next one only if it is to be learnt from."""
+        self._statistics = None
+        if self._source is not None:
+            self._source.forget(record_next=not frozen and step % self.factor_interval == 0)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """G_γ⁻¹ ∇W Ā_γ⁻¹."""
@@ -163,6 +172,10 @@ class _Source:
         """a and δ of the last mini-batch."""
         raise NotImplementedError
 
+    def forget(self, record_next: bool) -> None:
+        """Let the mini-batch go, and watch the next one or not."""
+        self.recording, self.seen = record_next, {}
+
     def close(self) -> None:
         """Take the hooks away."""
         for handle in self.handles:
@@ -185,6 +198,10 @@ class _Sampled(_Source):
         super().__init__(posterior, layers)
         self.batch: tuple[Any, Any] | None = None
         self.handles = [posterior.model.register_forward_pre_hook(self._remember, with_kwargs=True)]
+
+    def forget(self, record_next: bool) -> None:
+        super().forget(record_next)
+        self.batch = None
 
     def _remember(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.recording and training_forward(module, self.mode):
@@ -213,7 +230,6 @@ class _Sampled(_Source):
             used = [layer for layer in layers if layer in self.seen]
             deltas = torch.autograd.grad(energy, [self.seen[layer][1] for layer in used], materialize_grads=True)
         inputs = [self.seen[layer][0] for layer in used]
-        self.batch, self.seen = None, {}
         return _as_rows(used, inputs, deltas)
 
 
@@ -226,6 +242,10 @@ class _Empirical(_Source):
         self.accumulating = False
         self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
         self.handles += [layer.module.register_forward_hook(self._catch(layer)) for layer in layers]
+
+    def forget(self, record_next: bool) -> None:
+        super().forget(record_next)
+        self.deltas = {}
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self.on = self.recording and training_forward(module, self.mode)
@@ -253,7 +273,6 @@ class _Empirical(_Source):
         inputs = [self.seen[layer][0] for layer in used]
         # the loss is weight × mean over the batch: undo both
         deltas = [self.deltas[layer] * (len(a) / self.posterior.weight) for layer, a in zip(used, inputs, strict=True)]
-        self.seen, self.deltas = {}, {}
         return _as_rows(used, inputs, deltas)
 
 

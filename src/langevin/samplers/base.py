@@ -85,6 +85,9 @@ class Sampler(Optimizer):
     def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 
+    def finish(self) -> None:
+        """Called when a step is complete."""
+
     @abstractmethod
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """One step of the method, in place, as its equation reads.
@@ -129,6 +132,7 @@ class Sampler(Optimizer):
                 self._check_finite(group, with_gradient)
             group["step"] += 1
             position += sum(_weights(group, p) for p in group["params"])
+        self.finish()
         return loss
 
     def _check_finite(self, group: Group, params: list[Tensor]) -> None:

@@ -77,6 +77,11 @@ class Preconditioned(Sampler):
         if gamma is not None:
             torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
 
+    def finish(self) -> None:
+        """Let the preconditioner forget the mini-batch."""
+        group = self.param_groups[0]
+        self.preconditioner.finish(group["step"], group["frozen"])
+
     def stability_limit(self, curvature: float) -> float:
         """2: in its own metric, A ≈ 1/λ, every curvature is about 1."""
         return 2.0
