@@ -1,8 +1,10 @@
 """langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
 
+from langevin import data, models
 from langevin._version import __version__
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
+from langevin.optimum import find_map
 from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
@@ -60,7 +62,10 @@ __all__ = [
     "__version__",
     "batch_size_for",
     "cyclical",
+    "data",
+    "find_map",
     "load",
+    "models",
     "pSGLD",
     "resume",
     "sample",

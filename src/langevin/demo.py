@@ -32,14 +32,14 @@ from langevin.samplers import SGD, SGLD
 class Settings:
     """What the demo runs."""
 
-    num_data: int = 300
+    num_data: int = 200
     width: int = 50
-    prior_std: float = 0.3
+    prior_std: float = 1.0
     batch_size: int = 50
     sgd_lr: float = 0.1
     sgd_steps: int = 3000
-    sgld_lr: float = 0.05
-    sgld_steps: int = 12_000
+    sgld_lr: float = 0.3
+    sgld_steps: int = 10_000
     chains: int = 4
     seed: int = 0
 

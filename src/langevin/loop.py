@@ -364,7 +364,7 @@ def _state_of_affairs(store: Store, group: Chains, losses: list[float], notes: l
     readings = sum(note.readings for note in notes)
     heat = f", T {sum(note.heat for note in notes) / readings:.2f}" if readings else ""
     which = f"chain {group.numbers[0]}" if len(group.numbers) == 1 else f"{len(group.numbers)} chains"
-    return f"{which}, loss {sum(losses) / len(losses):.3g}{heat}, kept {store.kept()}"
+    return f"{which}, loss {sum(losses) / len(losses):.3g}{heat}, kept {store.kept()} + {store.waiting()} to be written"
 
 
 def _bar(total: int, progress: bool) -> Any:

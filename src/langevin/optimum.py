@@ -26,7 +26,7 @@ def find_map(
     steps: int = 1000,
     lr: float = 0.1,
     batch_size: int | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float = 1e-4,
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Tensor]:

@@ -47,8 +47,8 @@ class Posterior(nn.Module):
 
     Names are the model's own ("0.weight"); parameters of the likelihood are called "likelihood.…".
 
-    >>> model = nn.Linear(4, 3)
-    >>> posterior = Posterior(model, Categorical(), Gaussian(std=1.0), num_data=100)
+    >>> import langevin as lv
+    >>> posterior = lv.Posterior(nn.Linear(4, 3), lv.Categorical(), lv.Gaussian(std=1.0), num_data=100)
     >>> posterior.loss(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)).shape
     torch.Size([])
     """

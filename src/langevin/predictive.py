@@ -69,11 +69,6 @@ class Predictor(nn.Module):
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
-        if not (hasattr(likelihood, "probs") or hasattr(likelihood, "moments")):
-            raise ValueError(
-                f"{likelihood!r} can't predict: give it probs(output) for class probabilities or moments(output) for "
-                f"mean and variance."
-            )
         self.model = model
         self.likelihood: Any = likelihood
         self.classifies = hasattr(likelihood, "probs")
@@ -92,6 +87,11 @@ class Predictor(nn.Module):
         The weights are read once each; memory grows with the number of inputs, not of samples (unless the samples'
         own outputs are asked for).
         """
+        if not (self.classifies or hasattr(self.likelihood, "moments")):
+            raise ValueError(
+                f"{self.likelihood!r} can't predict: give it probs(output) for class probabilities or moments(output) "
+                f"for mean and variance."
+            )
         names = internal_names(self)
         device = next(self.parameters()).device
         was_training = self.training

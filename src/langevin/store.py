@@ -165,6 +165,10 @@ class Store:
         """How many samples are kept, over all chains."""
         return sum(len(records) for records in self._records.values())
 
+    def waiting(self) -> int:
+        """How many samples wait in memory to be written."""
+        return sum(len(waiting.steps) for waiting in self._waiting.values())
+
     def read(self, record: Record) -> dict[str, Tensor]:
         """The tensors of a sample."""
         if self._opened is None or self._opened[0] != record.path:

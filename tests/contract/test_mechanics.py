@@ -228,11 +228,11 @@ def test_the_learning_rate_of_the_step_is_the_one_that_acts():
     schedule = lr_scheduler.ExponentialLR(sampler, gamma=0.5)
     moves = []
     for _ in range(3):
-        before = float(p)
+        before = float(p.detach())
         p.grad = torch.ones(())
         sampler.step()
         schedule.step()
-        moves.append(before - float(p))
+        moves.append(before - float(p.detach()))
     assert moves == [1.0, 0.5, 0.25]
 
 

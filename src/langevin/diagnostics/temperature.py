@@ -49,7 +49,7 @@ class Thermometer:
         for p, a in zip(params, self.anchor, strict=True):
             if p.grad is not None:
                 product = (p - a) * p.grad
-                total = total + (product.flatten(1).sum(1) if self._stacked else product.sum())
+                total = total + (product.reshape(len(p), -1).sum(1) if self._stacked else product.sum())
         return torch.as_tensor(total).reshape(-1) * self._scale
 
 

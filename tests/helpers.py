@@ -1,0 +1,38 @@
+"""A small problem that most tests of the loop share."""
+
+import torch
+from torch import nn
+
+import langevin as lv
+
+
+def toy_data(n=60, classes=3, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 4, generator=generator).to(dtype)
+    y = (x @ torch.randn(4, classes, generator=generator).to(dtype)).argmax(1)
+    return x, y
+
+
+def toy_model(classes=3):
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+def toy_posterior(model=None, n=60, **options):
+    return lv.Posterior(model or toy_model(), lv.Categorical(), lv.Gaussian(1.0), num_data=n, **options)
+
+
+def samples_of(run):
+    """Every sample of a run, flattened, by (chain, step)."""
+    return {
+        (record.chain, record.step): torch.cat([t.flatten().double() for t in run._store.read(record).values()])
+        for record in run._records
+    }
+
+
+def assert_same_samples(a, b):
+    first, second = samples_of(a), samples_of(b)
+    assert first.keys() == second.keys()
+    assert len(first) > 0
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key

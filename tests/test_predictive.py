@@ -1,0 +1,136 @@
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.predictive import Predictor
+from tests.helpers import toy_data, toy_model, toy_posterior
+
+draw = partial(lv.sample, progress=False)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=60, burn_in=20, thin=4, chains=2)
+
+
+def outputs(run, x):
+    """What the model says with each sample, by plain loading."""
+    model = toy_model()
+    each = []
+    for sample in run:
+        model.load_state_dict(sample)
+        each.append(model(x).softmax(1).detach())
+    return torch.stack(each)
+
+
+def test_probabilities_are_the_mean_over_samples(run):
+    x = toy_data()[0]
+    each = outputs(run, x)
+    prediction = run.predict(x, batch_size=7, samples=True)
+    torch.testing.assert_close(prediction.probs, each.mean(0))
+    torch.testing.assert_close(prediction.samples, each)
+    assert run.predict(x).samples is None
+    assert torch.equal(prediction.labels, each.mean(0).argmax(1))
+    torch.testing.assert_close(prediction.confidence, each.mean(0).amax(1))
+
+
+def test_total_is_aleatoric_plus_epistemic(run):
+    x = toy_data()[0]
+    each = outputs(run, x).double()
+    prediction = run.predict(x)
+    entropy = -(each.mean(0) * each.mean(0).log()).sum(1)
+    aleatoric = -(each * each.log()).sum(2).mean(0)
+    torch.testing.assert_close(prediction.entropy.double(), entropy, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(prediction.aleatoric.double(), aleatoric, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(prediction.entropy, prediction.aleatoric + prediction.mutual_information)
+    divergence = (each * (each.log() - each.mean(0).log())).sum(2).mean(0)  # mean KL to the average
+    torch.testing.assert_close(prediction.mutual_information.double(), divergence, atol=1e-6, rtol=1e-4)
+    assert (prediction.mutual_information > 0).all()
+
+
+def test_certain_probabilities_have_no_entropy():
+    class Certain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return torch.tensor([[1e4, 0.0]]).expand(len(x), 2) + 0 * self.w
+
+    predictor = Predictor(Certain(), lv.Categorical())
+    prediction = predictor.predict([{"w": torch.zeros(1)}], torch.zeros(3, 1))
+    assert torch.equal(prediction.entropy, torch.zeros(3))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_regression_variance_is_noise_plus_spread(sampled):
+    x, _ = toy_data()
+    y = x.sum(1, keepdim=True)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.GaussianNoise(0.5, sampled=sampled), lv.Gaussian(), num_data=60)
+    run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4)
+    means = torch.stack([x @ s["weight"].T + s["bias"] for s in run])
+    noises = torch.stack([s["likelihood.log_std"].exp() if sampled else torch.tensor(0.5) for s in run])
+    prediction = run.predict(x, samples=True)
+    torch.testing.assert_close(prediction.mean, means.mean(0))
+    torch.testing.assert_close(prediction.epistemic, means.var(0, correction=0), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(prediction.aleatoric, noises.square().mean().expand(60, 1))
+    torch.testing.assert_close(prediction.variance, prediction.aleatoric + prediction.epistemic)
+    torch.testing.assert_close(prediction.samples, means)
+    assert (len(set(noises.tolist())) > 1) == sampled
+
+
+def test_bernoulli_gives_two_classes():
+    x, y = toy_data(classes=2)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.Bernoulli(), lv.Gaussian(), num_data=60)
+    run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-1), steps=200)
+    prediction = run.predict(x)
+    assert prediction.probs.shape == (60, 2)
+    assert (prediction.labels == y).float().mean() > 0.8
+
+
+def test_prediction_uses_evaluation_mode_and_restores_the_mode():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9))
+    predictor = Predictor(model, lv.Categorical()).train()
+    sample = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
+    x = torch.randn(5, 4)
+    a, b = (predictor.predict([sample], x).probs for _ in range(2))
+    assert torch.equal(a, b)
+    assert model.training
+
+
+def test_predicting_with_nothing_is_refused(run):
+    with pytest.raises(ValueError, match="holds no sample yet"):
+        run._predictor.predict([], toy_data()[0])
+
+
+def test_a_likelihood_that_cannot_predict_is_refused():
+    class Own:
+        def log_prob(self, output, target):
+            return -(output[:, 0] - target).square()
+
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    x, _ = toy_data()
+    run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20)
+    assert len(run) > 0
+    with pytest.raises(ValueError, match="can't predict: give it probs"):
+        run.predict(x)
+
+
+def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
+    class Own:
+        def log_prob(self, output, target):
+            return -0.5 * (output[:, 0] - target).square()
+
+        def moments(self, output):
+            return output, torch.ones_like(output)
+
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    x, _ = toy_data()
+    run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20, out=tmp_path / "r")
+    with pytest.raises(lv.RunError, match="not the library's own; give it"):
+        lv.load(tmp_path / "r", nn.Linear(4, 1))
+    loaded = lv.load(tmp_path / "r", nn.Linear(4, 1), Own())
+    assert torch.equal(loaded.predict(x).mean, run.predict(x).mean)
