@@ -11,22 +11,46 @@ from langevin.loop import resume, sample
 from langevin.optimum import find_map
 from langevin.plan import Moment
 from langevin.posterior import Posterior
+from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
 from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
 from langevin.run import Run, load
-from langevin.samplers import FSGD, SGD, SGHMC, SGLD
+from langevin.samplers import (
+    ATMC,
+    BNPSGLD,
+    FSGD,
+    KSGLD,
+    NLD,
+    SGD,
+    SGHMC,
+    SGLD,
+    SGNHT,
+    SNGD,
+    batch_size_for,
+    pSGLD,
+    temperature_of,
+)
 from langevin.schedules import cyclical
 from langevin.store import RunError
 from langevin.tuning import RateSearch, find_lr
 
 __all__ = [
+    "ATMC",
+    "BNP",
+    "BNPSGLD",
     "FSGD",
+    "KFAC",
+    "KSGLD",
+    "NLD",
     "SGD",
     "SGHMC",
     "SGLD",
+    "SGNHT",
+    "SNGD",
     "Bernoulli",
     "Categorical",
     "Diverged",
+    "Fisher",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
@@ -34,12 +58,15 @@ __all__ = [
     "Moment",
     "PerParameter",
     "Posterior",
+    "Preconditioner",
+    "RMSprop",
     "RateSearch",
     "Run",
     "RunError",
     "StudentT",
     "UnitDirection",
     "__version__",
+    "batch_size_for",
     "cite",
     "cyclical",
     "data",
@@ -47,9 +74,11 @@ __all__ = [
     "find_map",
     "load",
     "models",
+    "pSGLD",
     "priors",
     "resume",
     "sample",
+    "temperature_of",
 ]
 
 

@@ -44,6 +44,10 @@ class Batches(ABC):
     def fetch(self, chain: int, step: int) -> Batch:
         """The mini-batch of a step."""
 
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
+        raise ValueError("A DataLoader's examples have no numbers; give the data themselves, (x, y) or a data set.")
+
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
         x, y = tree_map(lambda *rows: torch.stack(rows), *[self.fetch(chain, step) for chain in chains])
@@ -83,11 +87,11 @@ class TensorBatches(Batches):
 
     def fetch(self, chain: int, step: int) -> Batch:
         """A fresh random subset."""
-        return self._take(self._indices(chain, step))
+        return self.take(self._indices(chain, step))
 
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
-        return self._take(torch.stack([self._indices(chain, step) for chain in chains]))
+        return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
 
     def targets(self) -> Tensor | None:
         """All targets."""
@@ -114,7 +118,8 @@ class TensorBatches(Batches):
         assert self.num_data is not None
         return noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 
-    def _take(self, indices: Tensor) -> Batch:
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
         indices = indices.to(self.device)
         x, y = tree_map(lambda t: t[indices], (self.x, self.y))
         return x, y
@@ -134,20 +139,21 @@ class DatasetBatches(Batches):
         """A fresh random subset, collated."""
         assert self.num_data is not None
         seed_everything(self.seed, chain, step)
-        return self._take(noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step))
+        return self.take(noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step))
 
     def whole(self, size: int) -> Iterator[Batch]:
         """One index after another."""
         assert self.num_data is not None
         for indices in torch.split(torch.arange(self.num_data), size):
-            yield self._take(indices)
+            yield self.take(indices)
 
     def targets(self) -> Tensor | None:
         """The labels, where the data set has them as a tensor."""
         labels = getattr(self.dataset, "labels", getattr(self.dataset, "targets", None))
         return labels if isinstance(labels, Tensor) else None
 
-    def _take(self, indices: Tensor) -> Batch:
+    def take(self, indices: Tensor) -> Batch:
+        """These examples, collated."""
         if hasattr(self.dataset, "batch"):
             return split_batch(self.dataset.batch(indices))
         several = getattr(self.dataset, "__getitems__", None)

@@ -2,7 +2,9 @@
 
 A likelihood is any object with `log_prob(output, target)` that returns one number per example; to be used in
 `Run.predict` it also has `probs(output)` (class probabilities) or `moments(output)` (mean and variance). One with
-parameters of its own that are to be sampled is an `nn.Module`.
+parameters of its own that are to be sampled is an `nn.Module`. Methods that need the Fisher information ask for
+`sample(output, generator)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
+E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs).
 """
 
 from __future__ import annotations
@@ -61,6 +63,19 @@ class Categorical:
         """Class probabilities, (batch, C, …)."""
         return output.softmax(1)
 
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Labels drawn from softmax(output)."""
+        p = output.softmax(1).movedim(1, -1)
+        drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=generator)
+        return drawn.reshape(p.shape[:-1])
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """diag(p) − p pᵀ."""
+        if output.dim() != 2:
+            raise ValueError(f"The exact Fisher needs logits of shape (batch, classes); given {tuple(output.shape)}.")
+        p = output.softmax(1)
+        return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
         return {}
@@ -92,6 +107,15 @@ class Bernoulli:
         """Probabilities of label 0 and label 1, (batch, 2)."""
         p = _one_column("Bernoulli()", output).sigmoid()
         return torch.stack([1 - p, p], dim=1)
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """1 with probability σ(output), else 0."""
+        return torch.bernoulli(_one_column("Bernoulli()", output).sigmoid(), generator=generator)
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """p(1 − p)."""
+        p = _one_column("Bernoulli()", output).sigmoid()
+        return (p * (1 - p)).reshape(-1, 1, 1)
 
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
@@ -132,6 +156,17 @@ class GaussianNoise(nn.Module):
         """Mean and variance of y."""
         return output, torch.exp(2 * self.log_std).expand_as(output)
 
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """output + σ η."""
+        eta = torch.randn(output.shape, generator=generator, dtype=output.dtype, device=output.device)
+        return output + torch.exp(self.log_std) * eta
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """I/σ²."""
+        size = output[0].numel()
+        identity = torch.eye(size, dtype=output.dtype, device=output.device)
+        return (torch.exp(-2 * self.log_std) * identity).expand(len(output), size, size)
+
     def config(self) -> dict[str, Any]:
         """What the constructor takes."""
         return dict(self._config)
@@ -139,6 +174,17 @@ class GaussianNoise(nn.Module):
     def extra_repr(self) -> str:
         """The constructor's arguments."""
         return f"std={self._config['std']}, sampled={self._config['sampled']}"
+
+
+def sampled_labels(likelihood: Any, output: Tensor, generator: torch.Generator) -> Tensor:
+    """Targets from p(y | output), for the Fisher information."""
+    if not hasattr(likelihood, "sample"):
+        raise ValueError(
+            f"{likelihood!r} has no sample(output, generator), so labels can't be drawn from the model. Give it "
+            f'one, or use the training labels: "empirical".'
+        )
+    labels: Tensor = likelihood.sample(output, generator)
+    return labels
 
 
 def _one_column(name: str, output: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class Stream(IntEnum):
     INJECTED = 0
     BATCH = 1
     FORWARD = 2  # random transforms of the data, and dropout where it was allowed
+    LABELS = 3  # sampled from the model, for its Fisher information
+    FISHER = 4  # the Fisher's own mini-batch
 
 
 class _Engine(threading.local):
@@ -102,11 +104,11 @@ def _block(
     return torch.empty(padded, dtype=dtype, device=device).normal_(generator=generator)[:count]
 
 
-def random_subset(num_data: int, size: int, *, seed: int, chain: int, step: int) -> Tensor:
+def random_subset(num_data: int, size: int, *, seed: int, chain: int, step: int, stream: int = Stream.BATCH) -> Tensor:
     """The mini-batch of a step: `size` of `num_data` indices without replacement, independent from step to step."""
     if size >= num_data:
         return torch.arange(num_data)
-    _engine.set(seed, chain, step, Stream.BATCH)
+    _engine.set(seed, chain, step, stream)
     return torch.from_numpy(_engine.numbers.choice(num_data, size, replace=False, shuffle=False))
 
 
@@ -114,3 +116,8 @@ def integer(*, seed: int, chain: int, step: int, stream: int = Stream.FORWARD) -
     """A 63-bit integer, to seed generators that are not ours (`torch.manual_seed`)."""
     _engine.set(seed, chain, step, stream)
     return int(_engine.philox.random_raw()) >> 1
+
+
+def generator(*, seed: int, chain: int, step: int, stream: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator for draws that are neither normal numbers nor batches."""
+    return torch.Generator(device).manual_seed(integer(seed=seed, chain=chain, step=step, stream=stream))

@@ -65,6 +65,14 @@ def simulate(sampler: Sampler, parameter: Tensor, precision: Tensor, *, burn_in:
     return Moments(mean, second)
 
 
+def start(precision: Tensor, temperature: float, replicates: int) -> torch.nn.Parameter:
+    """Points half as far out as the target's: near enough for thermostats, which remember a fall for 1/κ steps, not at
+    the optimum, where RMSprop knows no scale, and a sampler that stays there is caught."""
+    root = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature / NUM_DATA)
+    normal = torch.randn(replicates, len(precision), generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    return torch.nn.Parameter(0.5 * normal @ root.T)
+
+
 def ill_conditioned() -> Tensor:
     """A precision of condition number 100, not aligned with the axes."""
     rotation = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)).Q

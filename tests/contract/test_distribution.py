@@ -1,5 +1,6 @@
 """The stationary law of every registered sampler that has a target."""
 
+import inspect
 import math
 from functools import partial
 
@@ -19,6 +20,7 @@ from tests.contract.targets import (
     limit,
     make,
     simulate,
+    start,
 )
 
 TEMPERATURES = [0.25, 1.0, 4.0]
@@ -30,8 +32,9 @@ def test_ill_conditioned_gaussian(name, temperature):
     method = METHODS[name]
     precision = ill_conditioned()
     fraction = FRACTION[method.order]
-    parameter = torch.nn.Parameter(torch.zeros(512, 3, dtype=torch.float64))
-    sampler = make(method, [parameter], lr=fraction * limit(method, 100.0), temperature=temperature)
+    parameter = start(precision, temperature, 512)
+    lr = fraction * limit(method, 100.0, temperature=temperature)
+    sampler = make(method, [parameter], lr=lr, temperature=temperature)
     moments = simulate(sampler, parameter, precision, burn_in=4000, steps=8000)
 
     exact = torch.linalg.inv(precision) * temperature / NUM_DATA
@@ -51,14 +54,14 @@ def test_ill_conditioned_gaussian(name, temperature):
     assert ((ratio - 1).abs() < SIGMAS * error + 1.5 * fraction**method.order).all()
 
 
-@pytest.mark.parametrize("name", TARGETED)
+@pytest.mark.parametrize("name", [name for name in TARGETED if METHODS[name].slope])
 def test_order_of_convergence(name):
     """The bias of the variance falls as lr**order, lr moved as a schedule moves it."""
     method = METHODS[name]
     fractions = [0.3, 0.15]
     biases, errors = [], []
     for fraction in fractions:
-        parameter = torch.nn.Parameter(torch.zeros(8192, 1, dtype=torch.float64))
+        parameter = start(torch.eye(1, dtype=torch.float64), 1.0, 8192)
         sampler = make(method, [parameter], lr=fractions[0] * limit(method, 1.0))
         sampler.param_groups[0]["lr"] *= fraction / fractions[0]
         moments = simulate(sampler, parameter, torch.eye(1, dtype=torch.float64), burn_in=300, steps=1500)
@@ -77,8 +80,9 @@ def test_order_of_convergence(name):
 def test_configurational_temperature(name, temperature):
     method = METHODS[name]
     fraction = FRACTION[method.order]
-    parameter = torch.nn.Parameter(torch.zeros(256, 4, dtype=torch.float64))
-    sampler = make(method, [parameter], lr=fraction * limit(method, 1.0), temperature=temperature)
+    parameter = start(torch.eye(4, dtype=torch.float64), temperature, 256)
+    lr = fraction * limit(method, 1.0, temperature=temperature)
+    sampler = make(method, [parameter], lr=lr, temperature=temperature)
     simulate(sampler, parameter, torch.eye(4, dtype=torch.float64), burn_in=1000, steps=1)
     thermometer = Thermometer([parameter], NUM_DATA, stacked=True)
     thermometer.anchor = [torch.full_like(parameter, 0.1)]  # any fixed point will do
@@ -123,11 +127,20 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
     posterior = lv.Posterior(model, lv.GaussianNoise(0.5).double(), lv.Gaussian(1.0), num_data=len(x))
     curvature = float(precision[0, 0]) / len(x)
     fraction = 0.05 if method.order == 1 else 0.1
-    lr = fraction * limit(method, curvature, num_data=len(x))
+    lr = fraction * limit(method, curvature, num_data=len(x), temperature=temperature)
+    root = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature)
+    has_thermostat = "thermostat_rate" in inspect.signature(method.sampler).parameters
+    options = {"thermostat_rate": 1e-2} if has_thermostat else {}  # settled within this burn-in; the default takes 10⁴
+
+    def init(chain):
+        """Half as far out as the posterior (see `start`)."""
+        normal = torch.randn(3, generator=torch.Generator().manual_seed(chain), dtype=torch.float64)
+        return {"weight": (mean + 0.5 * root @ normal)[None]}
+
     run = lv.sample(
         posterior,
         (x, y),
-        partial(method.sampler, lr=lr, temperature=temperature),
+        partial(method.sampler, lr=lr, temperature=temperature, **options),
         batch_size=batch_size,
         steps=2500,
         burn_in=500,
@@ -136,6 +149,7 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
         mode="vectorised",
         progress=False,
         seed=11,
+        init=init,
     )
     draws = torch.stack([torch.stack([s["weight"][0] for s in run.chain(c)[:]]) for c in run.chains])
 
@@ -144,7 +158,9 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
 
     probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=lr, temperature=temperature, num_data=len(x))
     noise = gradient_variance(x, y, mean, precision, temperature, batch_size)
-    heat = torch.tensor([probe.gradient_heat(float(v)) for v in noise], dtype=torch.float64)
+    heat = torch.tensor([probe.gradient_heat(float(v)) if v > 0 else 0.0 for v in noise], dtype=torch.float64)
+    if heat.isnan().any():
+        pytest.skip("the heat depends on what the preconditioner has learnt")
     exact = (temperature + heat) / precision.diagonal()
     estimate, error = Moments.estimate((draws - mean).square().mean(1))
     assert (error / exact < 0.1).all(), "too few steps to see anything"

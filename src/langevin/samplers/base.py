@@ -85,6 +85,9 @@ class Sampler(Optimizer):
     def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 
+    def finish(self) -> None:
+        """Called when a step is complete."""
+
     @abstractmethod
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """One step of the method, in place, as its equation reads.
@@ -126,9 +129,35 @@ class Sampler(Optimizer):
             grads = [_dense(p.grad) for p in with_gradient]
             if with_gradient:
                 self.update(group, with_gradient, grads, partial(_draw, group, position))
+                self._check_finite(group, with_gradient)
             group["step"] += 1
             position += sum(_weights(group, p) for p in group["params"])
+        self.finish()
         return loss
+
+    def _check_finite(self, group: Group, params: list[Tensor]) -> None:
+        """Stop at the step that diverged: later, every weight is lost and nobody knows where it began.
+
+        The norms cost about a fiftieth of the noise; on an accelerator they would wait for it, so only now and then.
+        """
+        if params[0].device.type != "cpu" and group["step"] % 100 != 0:
+            return
+        norms = torch._foreach_norm(params)
+        if not math.isfinite(float(torch.stack([norm.cpu().double() for norm in norms]).sum())):
+            first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
+            raise FloatingPointError(
+                f"{type(self).__name__} diverged at step {group['step']}: parameter {self._name(params[first])} is no "
+                f"longer finite. Lower lr (now {group['lr']:.3g}), or look for data or a loss that are not finite."
+            )
+
+    def _name(self, parameter: Tensor) -> str:
+        """The group and the place in it, or the name if the constructor was given named parameters."""
+        for index, group in enumerate(self.param_groups):
+            for place, other in enumerate(group["params"]):
+                if other is parameter:
+                    name = f" ({group['param_names'][place]!r})" if "param_names" in group else ""
+                    return f"{place} of group {index}{name}"
+        return "?"
 
 
 def _draw(group: Group, position: int) -> list[Tensor]:

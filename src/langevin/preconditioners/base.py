@@ -1,0 +1,105 @@
+"""What a preconditioner is: A, about the inverse of a metric, in θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ.
+
+An object of this kind holds its settings and, once bound, which model it looks into. What it has learnt is in the
+sampler's state, `state[p][name]`, as tensors and plain numbers, so a sampler's `state_dict()` is complete and a copy
+(`copy.deepcopy`, pickle) is an unbound preconditioner with the same settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from langevin.posterior import Posterior
+
+State = Mapping[Any, dict[str, Any]]  # parameter → name → tensor or number
+Group = dict[str, Any]
+
+
+class Preconditioner(ABC):
+    """A, with a square root for the noise, and the drift Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where it is known."""
+
+    elementwise: ClassVar[bool] = False  # A is diagonal and treats every weight by itself, so chains can be stacked
+
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:  # noqa: B027
+        """Look into this model from now on; `params` are the parameters that the sampler moves."""
+
+    def unbind(self) -> None:  # noqa: B027
+        """Forget the model."""
+
+    @abstractmethod
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """Learn from the last mini-batch, before A is used in this step; not called once frozen."""
+
+    @abstractmethod
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """A g."""
+
+    @abstractmethod
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """A^{1/2} η, any root with A^{1/2} A^{1/2}ᵀ = A."""
+
+    def divergence(self, state: State, group: Group, params: list[Tensor]) -> list[Tensor] | None:
+        """Γ at the present θ; None where it is 0 or left out. Not called once frozen: a constant A has none."""
+        return None
+
+    def finish(self, step: int, frozen: bool) -> None:  # noqa: B027
+        """A step is complete, `step` is the next one: what was seen of the mini-batch is not needed any more."""
+
+    def freezable(self) -> bool:
+        """Whether freezing leaves the target as it is, or makes it exact."""
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings: everything that has no leading underscore."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.__getstate__().items())})"
+
+
+class NoiseOnly(Preconditioner):
+    """Another's A for the noise, none for the drift: no posterior is its target; at T = 0 it is plain SGD."""
+
+    def __init__(self, inner: Preconditioner) -> None:
+        self.inner = inner
+
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
+        """Bind the other."""
+        self.inner.bind(posterior, params, data)
+
+    def unbind(self) -> None:
+        """Unbind the other."""
+        self.inner.unbind()
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """The other's."""
+        self.inner.update(state, group, params, grads)
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """g."""
+        return grads
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """The other's."""
+        return self.inner.noise(state, group, params, normals)
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Tell the other."""
+        self.inner.finish(step, frozen)
+
+
+PRECONDITION = {"both": lambda preconditioner: preconditioner, "noise": NoiseOnly}
+
+
+def checked(owner: object, **bounds: tuple[float, bool, str]) -> None:
+    """Refuse settings: name → (value, whether it is fine, what was expected)."""
+    for name, (value, fine, expected) in bounds.items():
+        if not fine:
+            raise ValueError(f"{type(owner).__name__}({name}={value!r}): {name} must be {expected}.")

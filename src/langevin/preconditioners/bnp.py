@@ -1,0 +1,145 @@
+"""Batch-normalization preconditioning (Lange, Helfrich & Ye 2022): what normalizing a layer's input would do, as A.
+
+For a row [b; w] of bias and weights of a layer with inputs h ∈ R^m, running mean μ and biased variance σ² of h, n rows
+of input in a batch, σ̃² = σ² + ε₁ max(σ²) + ε₂, q² = max(m/n, 1):
+
+    P = (1/q) [[1, −μᵀ], [0, I]] diag(1, 1/σ̃)            A = P Pᵀ
+    A g:        w: (g_w − μ g_b)/(q²σ̃²),   b: g_b/q² − Σⱼ μⱼ (new g_w)ⱼ
+    A^{1/2} η:  w: η_w/(qσ̃),               b: η_b/q − Σⱼ μⱼ (new η_w)ⱼ
+
+Without a bias μ = 0 and σ² is E[h²]. Convolutions: statistics per input channel over batch and positions, shared by all
+taps of the kernel; m = c_in/groups · taps, n = batch × output positions. The network itself is untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from langevin.posterior import Posterior
+from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.preconditioners.layers import Layer, find_layers, training_forward
+
+
+class BNP(Preconditioner):
+    """A = P Pᵀ, row by row, for linear and convolution layers.
+
+    Args:
+        average: ρ, weight of the old value in the running mean and variance.
+        relative: ε₁.
+        absolute: ε₂.
+        uncovered: A of the parameters that no layer covers.
+    """
+
+    def __init__(
+        self, average: float = 0.99, *, relative: float = 1e-2, absolute: float = 1e-4, uncovered: float = 1.0
+    ) -> None:
+        self.average, self.relative, self.absolute, self.uncovered = average, relative, absolute, uncovered
+        checked(
+            self,
+            average=(average, 0 <= average < 1, "in [0, 1), such as 0.99"),
+            relative=(relative, relative >= 0, "0 or more"),
+            absolute=(absolute, absolute > 0, "positive, such as 1e-4"),
+            uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
+        )
+        self._layers: list[Layer] = []
+        self._seen: dict[Layer, tuple[Tensor, Tensor, int]] = {}  # mean, variance, number of rows
+        self._handles: list[Any] = []
+        self._watching = True
+
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
+        """Find the layers and watch their inputs."""
+        self.unbind()
+        self._layers = find_layers(posterior, params, "BNP", lambda module: True, self.uncovered)
+        watch = self._watch(posterior.model.training)
+        self._handles = [layer.module.register_forward_hook(watch(layer)) for layer in self._layers]
+
+    def unbind(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._layers, self._seen, self._handles = [], {}, []
+
+    def _watch(self, mode: bool) -> Callable[[Layer], Callable[..., None]]:
+        def of(layer: Layer) -> Callable[..., None]:
+            def forward(module: nn.Module, args: Any, s: Tensor) -> None:
+                if self._watching and training_forward(module, mode):
+                    h = args[0].detach()
+                    h = h.flatten(0, -2) if isinstance(module, nn.Linear) else h.transpose(0, 1).flatten(1).T
+                    mean = h.mean(0) if layer.bias is not None else torch.zeros_like(h[0])
+                    self._seen[layer] = (mean, (h - mean).square().mean(0), s.numel() // len(layer.weight))
+
+            return forward
+
+        return of
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """Running averages of μ and σ²; q."""
+        if not self._handles:
+            raise ValueError("BNP has to see the model: call sampler.bind(posterior) before the first step.")
+        for layer in self._in(params):
+            if layer not in self._seen:
+                raise ValueError(
+                    f"BNP saw no training forward of layer {layer.name!r}: call posterior.loss(x, y).backward() on the "
+                    f"posterior that it is bound to, in the mode (train or eval) that the model had then."
+                )
+            mean, variance, rows = self._seen[layer]
+            known, keep = state[layer.weight], self.average
+            first = "mean" not in known
+            known["mean"] = mean if first else keep * known["mean"] + (1 - keep) * mean
+            known["variance"] = variance if first else keep * known["variance"] + (1 - keep) * variance
+            known["q"] = max(layer.weight[0].numel() / rows, 1.0) ** 0.5
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Forget the mini-batch."""
+        self._seen, self._watching = {}, not frozen
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """P Pᵀ g."""
+        products = {id(p): self.uncovered * g for p, g in zip(params, grads, strict=True)}
+        given = {id(p): g for p, g in zip(params, grads, strict=True)}
+        for layer in self._in(params):
+            mean, variance, q = self._moments(state, layer)
+            w = given[id(layer.weight)]
+            if layer.bias is not None:
+                w = w - mean * given[id(layer.bias)].reshape(-1, *[1] * (w.dim() - 1))
+            w = w / (q**2 * variance)
+            products[id(layer.weight)] = w
+            if layer.bias is not None:
+                products[id(layer.bias)] = given[id(layer.bias)] / q**2 - (mean * w).flatten(1).sum(1)
+        return [products[id(p)] for p in params]
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """P η."""
+        products = {id(p): self.uncovered**0.5 * eta for p, eta in zip(params, normals, strict=True)}
+        given = {id(p): eta for p, eta in zip(params, normals, strict=True)}
+        for layer in self._in(params):
+            mean, variance, q = self._moments(state, layer)
+            w = given[id(layer.weight)] / (q * variance.sqrt())
+            products[id(layer.weight)] = w
+            if layer.bias is not None:
+                products[id(layer.bias)] = given[id(layer.bias)] / q - (mean * w).flatten(1).sum(1)
+        return [products[id(p)] for p in params]
+
+    def _moments(self, state: State, layer: Layer) -> tuple[Tensor, Tensor, float]:
+        """μ and σ̃² in a shape that fits the weight, and q."""
+        known = state[layer.weight]
+        variance = known["variance"] + self.relative * known["variance"].max() + self.absolute
+        groups = getattr(layer.module, "groups", 1)
+
+        def as_weight(channels: Tensor) -> Tensor:
+            rows = channels.reshape(groups, -1).repeat_interleave(len(layer.weight) // groups if groups > 1 else 1, 0)
+            return rows.reshape(*rows.shape, *[1] * (layer.weight.dim() - 2))
+
+        return as_weight(known["mean"]), as_weight(variance), known["q"]
+
+    def _in(self, params: list[Tensor]) -> list[Layer]:
+        present = {id(p) for p in params}
+        inside = [layer for layer in self._layers if id(layer.weight) in present]
+        for layer in inside:
+            if not all(id(p) in present for p in layer.parameters):
+                raise ValueError(f"BNP needs weight and bias of layer {layer.name!r} in the same parameter group.")
+        return inside

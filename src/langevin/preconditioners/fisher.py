@@ -1,0 +1,261 @@
+"""The full Fisher information: A = G⁻¹ with G = F(θ) + δI.
+
+    F(θ) = mean over M inputs of E_{y ∼ p(·|x,θ)}[∇log p ∇log pᵀ]
+
+The M inputs are the Fisher's own random subset of the data, independent of the gradient's batch. G = L Lᵀ is factored
+once and reused between refreshes: A g = L⁻ᵀL⁻¹g, A^{1/2}η = L⁻ᵀη. A depends on θ, so what the Langevin update samples
+depends on the drift Γ that is added:
+
+    "as-printed"   Γ = 0                                          no closed form; e^{−U/T} G in one dimension
+    "jeffreys"     Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ + ½ (G⁻¹ ∇log det G)ᵢ        e^{−U/T} det G^{1/2}
+    "posterior"    Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ                              e^{−U/T}
+
+with ∂ⱼG⁻¹ = −G⁻¹ (∂ⱼG) G⁻¹ and ∂ⱼ log det G = tr(G⁻¹ ∂ⱼG) by automatic differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, jvp, vmap
+from torch.utils._pytree import tree_map
+
+from langevin import noise
+from langevin.batches import Batches, as_batches
+from langevin.likelihoods import sampled_labels
+from langevin.posterior import Posterior, call
+from langevin.preconditioners.base import Group, Preconditioner, State, checked
+
+_DIFFERENTIABLE = 300  # parameters beyond which ∂G, a cube of numbers, is refused
+
+
+class Fisher(Preconditioner):
+    """A = (F + δI)⁻¹ over all parameters.
+
+    Args:
+        kind: `"exact"` (expectation over labels), `"mc"` (one sampled label), `"empirical"` (training labels) or
+            `"covariance"` (of the gradients of the training labels).
+        damping: δ.
+        batch_size: M.
+        average: weight of the old F at lr 0.001, in general average^(lr/0.001); 0 for none (the paper's: 0.95).
+        interval: steps between refreshes.
+        target: which drift is added, see above. All but `"as-printed"` need the exact Fisher at every step.
+        max_parameters: beyond which the matrix is refused.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["exact", "mc", "empirical", "covariance"] = "exact",
+        *,
+        damping: float = 1e-3,
+        batch_size: int = 1024,
+        average: float = 0.0,
+        interval: int = 1,
+        target: Literal["as-printed", "jeffreys", "posterior"] = "as-printed",
+        max_parameters: int = 5000,
+    ) -> None:
+        self.kind, self.damping, self.batch_size, self.average = kind, damping, batch_size, average
+        self.interval, self.target, self.max_parameters = interval, target, max_parameters
+        checked(
+            self,
+            damping=(damping, damping > 0, "positive, such as 1e-3"),
+            batch_size=(batch_size, batch_size >= 1, "at least 1"),
+            average=(average, 0 <= average < 1, "in [0, 1), such as 0.95, or 0 for none"),
+            interval=(interval, interval >= 1, "at least 1"),
+        )
+        if kind not in _KINDS or target not in _DRIFTS:
+            raise ValueError(
+                f"Fisher(kind={kind!r}, target={target!r}): kind must be one of {list(_KINDS)}, target one of "
+                f"{list(_DRIFTS)}."
+            )
+        if target != "as-printed" and (kind != "exact" or average > 0 or interval > 1):
+            raise ValueError(
+                f"target={target!r} needs the metric as a function of θ that can be differentiated: kind='exact', "
+                f"average=0, interval=1; given kind={kind!r}, average={average}, interval={interval}. Or take "
+                f"target='as-printed' and freeze the metric after burn-in: then the posterior is the target."
+            )
+        self._fisher, self._extra = _KINDS[kind], _DRIFTS[target]
+        self._view: _View | None = None
+
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
+        """Know the model as a function, and the data."""
+        count = sum(p.numel() for p in params)
+        if count > self.max_parameters:
+            raise ValueError(
+                f"The full Fisher of {count:,} parameters takes {count**2 * params[0].element_size() / 1e9:,.1f} GB "
+                f"(and as much for its factor); the limit is max_parameters={self.max_parameters:,}. Use lv.KSGLD, "
+                f"lv.BNPSGLD or lv.pSGLD, or sample a few layers: Posterior(…, sampled='head.*')."
+            )
+        if self.target != "as-printed" and count > _DIFFERENTIABLE:
+            raise ValueError(
+                f"target={self.target!r} differentiates the metric, {count:,}³ numbers; the limit is {_DIFFERENTIABLE} "
+                f"parameters. Use target='as-printed' and freeze the metric after burn-in (sample() does): with a "
+                f"constant metric the target is the posterior."
+            )
+        if data is None:
+            raise ValueError("The Fisher draws batches of its own: call sampler.bind(posterior, (x, y)).")
+        self._view = _View(posterior, list(params), data)
+
+    def unbind(self) -> None:
+        """Forget the model."""
+        self._view = None
+
+    def freezable(self) -> bool:
+        """With the Jeffreys factor it is not: that factor is the metric's dependence on θ."""
+        return self.target != "jeffreys"
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """F on a fresh batch, its moving average, and the factor L."""
+        view = self._seeing(params)
+        if group["step"] % self.interval != 0:
+            return
+        fisher = self._fisher(view, view.flat(), view.batch(self.batch_size, group), group)
+        known = state[params[0]]
+        if self.average > 0:
+            keep = self.average ** (group["lr"] / 1e-3)
+            fisher = known["fisher"] = keep * known["fisher"] + (1 - keep) * fisher if "fisher" in known else fisher
+        metric = fisher + self.damping * torch.eye(len(fisher)).to(fisher)
+        known["cholesky"] = torch.linalg.cholesky(metric).contiguous()  # as a file returns it: layout changes rounding
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """L⁻ᵀL⁻¹ g."""
+        g = torch.cat([g.flatten() for g in grads]).unsqueeze(1)
+        return _split(torch.cholesky_solve(g, state[params[0]]["cholesky"]).squeeze(1), params)
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """L⁻ᵀ η."""
+        eta = torch.cat([eta.flatten() for eta in normals]).unsqueeze(1)
+        root = torch.linalg.solve_triangular(state[params[0]]["cholesky"].mT, eta, upper=True)
+        return _split(root.squeeze(1), params)
+
+    def divergence(self, state: State, group: Group, params: list[Tensor]) -> list[Tensor] | None:
+        """Γ of the target."""
+        if self._extra is None:
+            return None
+        view = self._seeing(params)
+        batch = view.batch(self.batch_size, group)
+        theta = view.flat()
+
+        def slope(direction: Tensor) -> Tensor:
+            along: Tensor = jvp(lambda at: self._fisher(view, at, batch, group), (theta,), (direction,))[1]
+            return along
+
+        slopes = vmap(slope, chunk_size=32)(torch.eye(len(theta)).to(theta))  # [j, i, k]: ∂ⱼG_ik
+        inverse = torch.cholesky_inverse(state[params[0]]["cholesky"])
+        return _split(self._extra(inverse, slopes), params)
+
+    def _seeing(self, params: list[Tensor]) -> _View:
+        if self._view is None:
+            raise ValueError("The Fisher has to see model and data: call sampler.bind(posterior, (x, y)) first.")
+        if [id(p) for p in params] != [id(p) for p in self._view.params]:
+            raise ValueError(
+                "The full Fisher needs all parameters in one parameter group, each with a gradient at every step."
+            )
+        return self._view
+
+
+class _Pointwise(nn.Module):
+    """Model and likelihood under the names that they have in the posterior: x ↦ output, or (x, y) ↦ log p(y|x)."""
+
+    def __init__(self, posterior: Posterior) -> None:
+        super().__init__()
+        self.model, self.likelihood = posterior.model, posterior.likelihood
+
+    def forward(self, x: Any, y: Any = None) -> Tensor:
+        """One example."""
+        x = tree_map(lambda t: t.unsqueeze(0), x)
+        output: Tensor = call(self.model, x)
+        if y is None:
+            return output.flatten()
+        log_prob: Tensor = self.likelihood.log_prob(output, tree_map(lambda t: t.unsqueeze(0), y)).squeeze(0)
+        return log_prob
+
+
+class _View:
+    """The posterior as a function of one flat vector θ."""
+
+    def __init__(self, posterior: Posterior, params: list[Tensor], data: Any) -> None:
+        self.posterior, self.params = posterior, params
+        self.pointwise = _Pointwise(posterior)
+        names = {id(p): name for name, p in self.pointwise.named_parameters()}
+        self.names = [names[id(p)] for p in params]
+        self.batches = data if isinstance(data, Batches) else as_batches(data, 1, 0, params[0].device)
+
+    def flat(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.params])
+
+    def batch(self, size: int, group: Group) -> tuple[Any, Any]:
+        """The Fisher's own random subset of this step."""
+        assert self.batches.num_data is not None
+        where = {name: group[name] for name in ("seed", "chain", "step")}
+        subset = noise.random_subset(self.batches.num_data, size, stream=noise.Stream.FISHER, **where)
+        device = self.params[0].device
+        x, y = tree_map(lambda t: t.to(device), self.batches.take(subset))
+        return x, y
+
+    def each(self, theta: Tensor, *example: Any) -> Tensor:
+        """The output (for x) or log p (for x, y) of one example at θ."""
+        weights = dict(zip(self.names, _split(theta, self.params), strict=True))
+        result: Tensor = functional_call(self.pointwise, weights, example)
+        return result
+
+
+def _exact(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    """Jᵀ S J / M, J the outputs' Jacobian and S their Fisher."""
+    likelihood = view.posterior.likelihood
+    if not hasattr(likelihood, "output_fisher") or any(name.startswith("likelihood.") for name in view.names):
+        raise ValueError(
+            f"The exact Fisher needs a likelihood with output_fisher(output) and no sampled parameters; given "
+            f"{likelihood!r}. Use Fisher(kind='mc')."
+        )
+    x = batch[0]
+    outputs = vmap(view.each, (None, 0))(theta, x)  # (M, K)
+    jacobian = vmap(jacrev(view.each), (None, 0))(theta, x)  # (M, K, P)
+    weighted = likelihood.output_fisher(outputs) @ jacobian
+    fisher: Tensor = jacobian.flatten(0, 1).T @ weighted.flatten(0, 1) / len(outputs)
+    return fisher
+
+
+def _sampled(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    x, _ = batch
+    output = call(view.posterior.model, x)
+    where = {name: group[name] for name in ("seed", "chain", "step")}
+    generator = noise.generator(stream=noise.Stream.LABELS, device=theta.device, **where)
+    return _empirical(view, theta, (x, sampled_labels(view.posterior.likelihood, output, generator)), group)
+
+
+def _empirical(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    rows: Tensor = vmap(grad(view.each), (None, 0, 0))(theta, *batch)  # (M, P)
+    return rows.T @ rows / len(rows)
+
+
+def _covariance(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    rows: Tensor = vmap(grad(view.each), (None, 0, 0))(theta, *batch)
+    rows = rows - rows.mean(0)
+    return rows.T @ rows / len(rows)
+
+
+def _to_posterior(inverse: Tensor, slopes: Tensor) -> Tensor:
+    """Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ = −(G⁻¹ Σⱼ (∂ⱼG) G⁻¹eⱼ)ᵢ."""
+    return -inverse @ torch.einsum("jik,kj->i", slopes, inverse)
+
+
+def _to_jeffreys(inverse: Tensor, slopes: Tensor) -> Tensor:
+    """The same, plus ½ G⁻¹ ∇log det G."""
+    return _to_posterior(inverse, slopes) + 0.5 * inverse @ torch.einsum("ik,jik->j", inverse, slopes)
+
+
+def _split(flat: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    pieces = torch.split(flat, [p.numel() for p in params])
+    return [piece.reshape(p.shape) for piece, p in zip(pieces, params, strict=True)]
+
+
+_KINDS = {"exact": _exact, "mc": _sampled, "empirical": _empirical, "covariance": _covariance}
+_DRIFTS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
+    "as-printed": None,
+    "jeffreys": _to_jeffreys,
+    "posterior": _to_posterior,
+}

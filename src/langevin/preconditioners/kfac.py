@@ -1,0 +1,329 @@
+"""Kronecker-factored approximate curvature (Martens & Grosse 2015; convolutions: Grosse & Martens 2016).
+
+For a layer s = W a, a with a 1 appended if there is a bias, δ = ∂(−log p(ŷ|x))/∂s per example:
+
+    Ā = E[Σ_positions a aᵀ],   G = E[mean_positions δ δᵀ]                      F ≈ Ā ⊗ G
+    π = √(tr Ā·dim G / (tr G·dim Ā)),   Ā_γ = Ā + π√γ I,   G_γ = G + (√γ/π) I
+    A g = G_γ⁻¹ ∇W Ā_γ⁻¹,   A^{1/2} η = G_γ^{-1/2} Z Ā_γ^{-1/2}
+
+ŷ is sampled from the model (then F is the Fisher, and takes a forward and a backward pass of its own that leave
+`p.grad` alone) or is the training label (empirical, no extra pass). Everything is on the scale of one example's mean
+gradient, like g: neither N nor the batch size enters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from langevin import noise
+from langevin.likelihoods import sampled_labels
+from langevin.posterior import Posterior
+from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.preconditioners.layers import Layer, find_layers, training_forward
+
+Statistics = dict[Layer, tuple[Tensor, Tensor]]  # a and δ: (batch, positions, fan-in), (batch, positions, outputs)
+
+
+class KFAC(Preconditioner):
+    """A = (Ā ⊗ G)⁻¹, layer by layer, for linear and convolution layers (without groups).
+
+    Args:
+        damping: γ, on the scale of the mean gradient's curvature.
+        average: weight of the old value in the moving averages of Ā and G.
+        fisher: labels `"sampled"` from the model or `"empirical"`, those of the training data.
+        factor_interval: steps between updates of Ā and G.
+        inverse_interval: steps between updates of their inverses and roots.
+        prior_precision: of a Gaussian prior, 1/std²; adds prior_precision/N to γ.
+        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
+        uncovered: A of the parameters that no layer covers.
+    """
+
+    def __init__(
+        self,
+        damping: float = 1e-3,
+        *,
+        average: float = 0.95,
+        fisher: Literal["sampled", "empirical"] = "sampled",
+        factor_interval: int = 10,
+        inverse_interval: int = 100,
+        prior_precision: float = 0.0,
+        noise_power: float = 0.5,
+        uncovered: float = 1.0,
+    ) -> None:
+        self.damping, self.average, self.fisher = damping, average, fisher
+        self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
+        self.prior_precision, self.noise_power, self.uncovered = prior_precision, noise_power, uncovered
+        checked(
+            self,
+            damping=(damping, damping > 0, "positive, such as 1e-3"),
+            average=(average, 0 <= average < 1, "in [0, 1), such as 0.95"),
+            factor_interval=(factor_interval, factor_interval >= 1, "at least 1"),
+            inverse_interval=(inverse_interval, inverse_interval >= 1, "at least 1"),
+            prior_precision=(prior_precision, prior_precision >= 0, "0 or more"),
+            uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
+        )
+        if fisher not in _SOURCES:
+            raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(_SOURCES)}.")
+        self._source: _Source | None = None
+        self._layers: list[Layer] = []
+        self._statistics: Statistics | None = None
+
+    def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
+        """Find the layers and hook into the model."""
+        self.unbind()
+        self._layers = find_layers(posterior, params, "K-FAC", _understood, self.uncovered)
+        self._source = _SOURCES[self.fisher](posterior, self._layers)
+
+    def unbind(self) -> None:
+        """Take the hooks away."""
+        if self._source is not None:
+            self._source.close()
+        self._source, self._layers = None, []
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """Moving averages of Ā and G, and inverses and roots of the damped ones, each at its interval."""
+        if self._source is None:
+            raise ValueError("K-FAC has to see the model: call sampler.bind(posterior) before the first step.")
+        layers = self._in(params)
+        step = group["step"]
+        if step % self.factor_interval == 0:
+            if self._statistics is None:  # of all groups' layers, before any of them moves
+                self._statistics = self._source.statistics(self._layers, group)
+            for layer in layers:
+                a, delta = self._statistics[layer]
+                if layer.bias is not None:
+                    a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
+                _average(state[layer.weight], "input_factor", _second_moment(a) / a.shape[0], self.average)
+                positions = delta.shape[0] * delta.shape[1]
+                _average(state[layer.weight], "output_factor", _second_moment(delta) / positions, self.average)
+        if step % self.inverse_interval == 0:
+            for layer in layers:
+                self._invert(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
+
+    def finish(self, step: int, frozen: bool) -> None:
+        """Let the mini-batch go, and watch the next one only if it is to be learnt from."""
+        self._statistics = None
+        if self._source is not None:
+            self._source.forget(record_next=not frozen and step % self.factor_interval == 0)
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """G_γ⁻¹ ∇W Ā_γ⁻¹."""
+        return self._multiply("inverse", self.uncovered, state, params, grads)
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """G_γ^{-1/2} Z Ā_γ^{-1/2}."""
+        return self._multiply("root", self.uncovered**self.noise_power, state, params, normals)
+
+    def _multiply(
+        self, power: str, scalar: float, state: State, params: list[Tensor], vectors: list[Tensor]
+    ) -> list[Tensor]:
+        products = {id(p): v for p, v in zip(params, vectors, strict=True)}
+        for layer in self._in(params):
+            w = products[id(layer.weight)].flatten(1)
+            b = None if layer.bias is None else products[id(layer.bias)]
+            block = w if b is None else torch.cat([w, b.unsqueeze(1)], dim=1)
+            known = state[layer.weight]
+            block = known[f"output_{power}"] @ block @ known[f"input_{power}"]
+            products[id(layer.weight)] = block[:, : w.shape[1]].reshape(layer.weight.shape)
+            if layer.bias is not None:
+                products[id(layer.bias)] = block[:, -1]
+        covered = {id(p) for layer in self._in(params) for p in layer.parameters}
+        return [products[id(p)] if id(p) in covered else scalar * products[id(p)] for p in params]
+
+    def _in(self, params: list[Tensor]) -> list[Layer]:
+        present = {id(p) for p in params}
+        inside = [layer for layer in self._layers if id(layer.weight) in present]
+        for layer in inside:
+            if not all(id(p) in present for p in layer.parameters):
+                raise ValueError(f"K-FAC needs weight and bias of layer {layer.name!r} in the same parameter group.")
+        return inside
+
+    def _invert(self, known: dict[str, Any], damping: float) -> None:
+        """Inverses and roots of Ā + π√γ I and G + (√γ/π) I, by their eigenvectors in double precision."""
+        factors = {side: known[f"{side}_factor"].double() for side in ("input", "output")}
+        mean = {side: float(factor.trace()) / len(factor) for side, factor in factors.items()}
+        pi = (mean["input"] / mean["output"]) ** 0.5 if min(mean.values()) > 0 else 1.0
+        shift = {"input": pi * damping**0.5, "output": damping**0.5 / pi}
+        for side, factor in factors.items():
+            eigenvalues, vectors = torch.linalg.eigh(factor)
+            eigenvalues = eigenvalues.clamp_min(0) + shift[side]
+            dtype = known[f"{side}_factor"].dtype
+            known[f"{side}_inverse"] = ((vectors / eigenvalues) @ vectors.T).to(dtype)
+            known[f"{side}_root"] = ((vectors / eigenvalues**self.noise_power) @ vectors.T).to(dtype)
+
+
+class _Source:
+    """Where a and δ come from; hooks that record only in training forwards with gradients on."""
+
+    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
+        self.posterior = posterior
+        self.mode = posterior.model.training
+        self.recording = True
+        self.seen: dict[Layer, tuple[Tensor, Tensor]] = {}
+        self.handles: list[Any] = []
+
+    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
+        """a and δ of the last mini-batch."""
+        raise NotImplementedError
+
+    def forget(self, record_next: bool) -> None:
+        """Let the mini-batch go, and watch the next one or not."""
+        self.recording, self.seen = record_next, {}
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+
+    def see(self, layer: Layer, a: Tensor, s: Tensor) -> None:
+        """One use of a layer; there must be no second one."""
+        if layer in self.seen:
+            raise ValueError(
+                f"Layer {layer.name!r} is used twice in a forward pass; K-FAC's factors hold for one use. "
+                f"Give every use a layer of its own, or use lv.SGLD or lv.pSGLD."
+            )
+        self.seen[layer] = (a.detach(), s)
+
+
+class _Sampled(_Source):
+    """Labels sampled from the model, in a pass of its own over the last mini-batch."""
+
+    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
+        super().__init__(posterior, layers)
+        self.batch: tuple[Any, Any] | None = None
+        self.handles = [posterior.model.register_forward_pre_hook(self._remember, with_kwargs=True)]
+
+    def forget(self, record_next: bool) -> None:
+        super().forget(record_next)
+        self.batch = None
+
+    def _remember(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.recording and training_forward(module, self.mode):
+            self.batch = (args, kwargs)
+
+    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
+        if self.batch is None:
+            raise ValueError(
+                "K-FAC saw no training forward: call posterior.loss(x, y).backward() on the posterior that it is "
+                "bound to, in the mode (model.train() or model.eval()) that the model had then."
+            )
+        self.seen = {}
+        args, kwargs = self.batch
+        likelihood, model = self.posterior.likelihood, self.posterior.model
+        with torch.enable_grad(), _hooked(layers, self.see), _kept_buffers(model):
+            output = model(*args, **kwargs)
+            generator = noise.generator(
+                seed=group["seed"],
+                chain=group["chain"],
+                step=group["step"],
+                stream=noise.Stream.LABELS,
+                device=output.device,
+            )
+            labels = sampled_labels(likelihood, output.detach(), generator)
+            energy = -likelihood.log_prob(output, labels).sum()
+            used = [layer for layer in layers if layer in self.seen]
+            deltas = torch.autograd.grad(energy, [self.seen[layer][1] for layer in used], materialize_grads=True)
+        inputs = [self.seen[layer][0] for layer in used]
+        return _as_rows(used, inputs, deltas)
+
+
+class _Empirical(_Source):
+    """Training labels: a and δ are caught on their way through the user's own forward and backward, one a step."""
+
+    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
+        super().__init__(posterior, layers)
+        self.deltas: dict[Layer, Tensor] = {}
+        self.accumulating = False
+        self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
+        self.handles += [layer.module.register_forward_hook(self._catch(layer)) for layer in layers]
+
+    def forget(self, record_next: bool) -> None:
+        super().forget(record_next)
+        self.deltas = {}
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self.on = self.recording and training_forward(module, self.mode)
+        if self.on:
+            self.accumulating = bool(self.deltas)
+            self.seen, self.deltas = {}, {}
+
+    def _catch(self, layer: Layer) -> Callable[..., None]:
+        def forward(module: nn.Module, args: Any, s: Tensor) -> None:
+            if self.on:
+                self.see(layer, args[0], s)
+                s.register_hook(partial(self.deltas.__setitem__, layer))  # type: ignore[no-untyped-call]
+
+        return forward
+
+    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
+        used = [layer for layer in layers if layer in self.deltas]
+        if len(used) < len(layers):
+            raise ValueError("K-FAC saw no backward pass of posterior.loss(x, y) through the model it is bound to.")
+        if self.accumulating:
+            raise ValueError(
+                'With gradient accumulation the scale of a piece\'s δ is not known: use fisher="sampled" (K-FAC then '
+                "learns from the last piece)."
+            )
+        inputs = [self.seen[layer][0] for layer in used]
+        # the loss is weight × mean over the batch: undo both
+        deltas = [self.deltas[layer] * (len(a) / self.posterior.weight) for layer, a in zip(used, inputs, strict=True)]
+        return _as_rows(used, inputs, deltas)
+
+
+_SOURCES: dict[str, type[_Source]] = {"sampled": _Sampled, "empirical": _Empirical}
+
+
+def _understood(module: nn.Module) -> bool:
+    return getattr(module, "groups", 1) == 1
+
+
+def _as_rows(layers: list[Layer], inputs: Sequence[Tensor], deltas: Sequence[Tensor]) -> Statistics:
+    return {
+        layer: (layer.input_rows(a), layer.output_rows(delta))
+        for layer, a, delta in zip(layers, inputs, deltas, strict=True)
+    }
+
+
+def _second_moment(rows: Tensor) -> Tensor:
+    rows = rows.flatten(0, 1)
+    return rows.T @ rows
+
+
+def _average(known: dict[str, Any], name: str, value: Tensor, keep: float) -> None:
+    known[name] = keep * known[name] + (1 - keep) * value if name in known else value
+
+
+@contextlib.contextmanager
+def _hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -> Iterator[None]:
+    """Show a and s of every layer; what follows works on a copy of s, in case it does so in place."""
+
+    def hook(layer: Layer) -> Callable[..., Tensor]:
+        def forward(module: nn.Module, args: Any, s: Tensor) -> Tensor:
+            see(layer, args[0], s)
+            return s.clone()
+
+        return forward
+
+    handles = [layer.module.register_forward_hook(hook(layer)) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """The model's running statistics come out as they went in."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)

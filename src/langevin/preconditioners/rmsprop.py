@@ -1,0 +1,40 @@
+"""RMSprop's diagonal: A = diag(1/(λ + √V)), V ← αV + (1−α) g⊙g before use, from V = 0."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from langevin.preconditioners.base import Group, Preconditioner, State, checked
+
+
+class RMSprop(Preconditioner):
+    """Large steps for the weights whose gradients are small.
+
+    Args:
+        alpha: weight of the old V in its moving average.
+        eps: λ, which bounds A by 1/λ.
+    """
+
+    elementwise: ClassVar[bool] = True
+
+    def __init__(self, alpha: float = 0.99, eps: float = 1e-5) -> None:
+        self.alpha, self.eps = alpha, eps
+        checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """V ← αV + (1−α) g⊙g."""
+        for p, g in zip(params, grads, strict=True):
+            if "square" not in state[p]:
+                state[p]["square"] = torch.zeros_like(p)
+            state[p]["square"].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """g/(λ + √V)."""
+        return [g / (state[p]["square"].sqrt() + self.eps) for p, g in zip(params, grads, strict=True)]
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """η/√(λ + √V)."""
+        return [eta / (state[p]["square"].sqrt() + self.eps).sqrt() for p, eta in zip(params, normals, strict=True)]

@@ -1,0 +1,65 @@
+"""Natural Langevin dynamics: SGLD in the metric of the full Fisher information (Smith et al. 2018, and errata).
+
+    A = G⁻¹,   G = F(θ) + δI (see `preconditioners.fisher`)
+    θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                                                            lr = ε
+
+Target, by `target`, up to a bias of order ε: `"posterior"` exp(−U/T); `"jeffreys"` exp(−U/T) det G^{1/2}, which does
+not depend on how the model is parameterized; `"as-printed"`, without Γ, has no closed form (in one dimension
+exp(−U/T) G): the paper's proof takes the Euler step for a Stratonovich equation. Frozen, all but `"jeffreys"`, which
+`freeze` leaves alone, sample exp(−U/T).
+
+Noise: its standard deviation grows with √lr and √T and falls with √N; flat directions get more of it, in step with
+their drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+from langevin.preconditioners import Fisher
+from langevin.samplers.preconditioned import Preconditioned
+
+
+class NLD(Preconditioned):
+    """Langevin dynamics in the Fisher metric, for models of up to a few thousand weights.
+
+    Args:
+        params: the parameters, in one group.
+        lr: ε.
+        num_data: number of training examples N.
+        target: `"posterior"`, `"jeffreys"` or `"as-printed"`; the first two need `kind="exact"`, no moving average, and
+            at most a few hundred weights.
+        temperature: T.
+        seed: of the noise, the sampled labels and the Fisher's batches.
+        chain: the number of this chain.
+        options: arguments of `Fisher`.
+    """
+
+    elementwise: ClassVar[bool] = False
+    citation: ClassVar[str] = """@article{smith2018stochastic,
+  title={Stochastic natural gradient descent draws posterior samples in function space},
+  author={Smith, Samuel L and Duckworth, Daniel and Rezchikov, Semon and Le, Quoc V and Sohl-Dickstein, Jascha},
+  journal={arXiv preprint arXiv:1806.09597}, year={2018}}"""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        num_data: int,
+        target: Literal["as-printed", "jeffreys", "posterior"] = "posterior",
+        temperature: float = 1.0,
+        seed: int = 0,
+        chain: int | Sequence[int] = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            num_data=num_data,
+            preconditioner=Fisher(target=target, **options),
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+        )

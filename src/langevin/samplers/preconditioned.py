@@ -1,0 +1,110 @@
+"""Overdamped Langevin dynamics in the metric of a preconditioner A: what pSGLD, KSGLD, BNPSGLD, NLD and SNGD share.
+
+    θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                    lr = ε, Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where A knows it
+
+Target: exp(−U/T) if A is constant or Γ is included, up to a bias of order ε. An A that goes on adapting without Γ has
+another target, so `freeze()` (which `sample` calls at the end of burn-in) stops it: from then on Γ = 0 is exact.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from langevin.posterior import Posterior
+from langevin.preconditioners import Preconditioner
+from langevin.samplers.base import Group, Normals, Sampler
+
+
+class Preconditioned(Sampler):
+    """A Langevin sampler with a preconditioner of its own (a copy of the one that it is given)."""
+
+    preconditioner: Preconditioner
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        num_data: int,
+        preconditioner: Preconditioner,
+        seed: int,
+        chain: int | Sequence[int],
+        **settings: Any,
+    ) -> None:
+        self.preconditioner = copy.deepcopy(preconditioner)
+        super().__init__(params, lr=lr, num_data=num_data, seed=seed, chain=chain, frozen=False, **settings)
+        if not isinstance(chain, int) and not preconditioner.elementwise:
+            raise ValueError(
+                f"{type(self).__name__} looks at whole layers, so its chains can't be stacked; given chain={chain}. "
+                f'Give each chain its own sampler and model: lv.sample(…, chains={len(chain)}, mode="sequential").'
+            )
+
+    def bind(self, posterior: Posterior, data: Any = None) -> None:
+        """Show the preconditioner the model and the data."""
+        self.preconditioner.bind(posterior, [p for group in self.param_groups for p in group["params"]], data)
+
+    def freeze(self) -> None:
+        """Keep A as it is from here on."""
+        if not self.preconditioner.freezable():
+            return
+        for group in self.param_groups:
+            if group["step"] == 0:
+                raise ValueError(
+                    f"{type(self).__name__} can't be frozen before its first step: it has learnt nothing yet. Give it "
+                    f"time, lv.sample(…, burn_in=1000), or let it adapt all along, lv.sample(…, freeze=False)."
+                )
+            group["frozen"] = True
+
+    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
+        """θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ."""
+        lr, temperature, num_data = group["lr"], group.get("temperature", 0.0), group["num_data"]
+        a, state = self.preconditioner, self.state
+        gamma = None
+        if not group["frozen"]:
+            a.update(state, group, params, grads)
+            gamma = a.divergence(state, group, params) if temperature > 0 else None
+
+        torch._foreach_add_(params, a.drift(state, group, params, grads), alpha=-lr)
+        if temperature > 0:
+            eta = a.noise(state, group, params, normals())
+            torch._foreach_add_(params, eta, alpha=math.sqrt(2 * lr * temperature / num_data))
+        if gamma is not None:
+            torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
+
+    def finish(self) -> None:
+        """Let the preconditioner forget the mini-batch."""
+        group = self.param_groups[0]
+        self.preconditioner.finish(group["step"], group["frozen"])
+
+    def stability_limit(self, curvature: float) -> float:
+        """2: in its own metric, A ≈ 1/λ, every curvature is about 1."""
+        return 2.0
+
+    def gradient_heat(self, variance: float) -> float:
+        """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step."""
+        group = self.param_groups[0]
+        return float(group["lr"] * group["num_data"] * self._mean_scale() * variance / 2)
+
+    def _mean_scale(self) -> float:
+        """tr A/dim, estimated by zᵀAz with random signs z."""
+        total, count = 0.0, 0
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if group["step"] == 0 or not params:
+                return math.nan
+            generator = torch.Generator().manual_seed(0)
+            signs = [torch.randint(2, p.shape, generator=generator).to(p) * 2 - 1 for p in params]
+            scaled = self.preconditioner.drift(self.state, group, params, signs)
+            total += sum(float((z * az).sum()) for z, az in zip(signs, scaled, strict=True))
+            count += sum(p.numel() for p in params)
+        return total / count
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the preconditioner's settings; a copy has to be bound again."""
+        return {**super().__getstate__(), "preconditioner": self.preconditioner}

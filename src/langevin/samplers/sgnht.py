@@ -1,0 +1,78 @@
+"""Stochastic gradient Nosé–Hoover thermostat (Ding et al. 2014), one thermostat a weight.
+
+With ℓ the lr at construction, h = lr/ℓ, D = −log(friction), κ = thermostat_rate, s = 1 (max_speed=None, the default:
+Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), b = (D + ξ)/s:
+
+    u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(DT (1−e^{−2bh})/b) η
+    θ ← θ + h ℓ u/s
+    ξ ← ξ + h κ (u²/s² − T/s³)
+
+Target: exp(−U/T) with ξ ~ N(B/(2T), κT) beside it, B = h ℓ²N²Var(g): whatever constant variance the mini-batch noise
+has, ξ grows until friction removes it. Bias of order h² with Gaussian kinetic energy (see `thermostat` for the other).
+
+Noise: the injected noise is the same at every ξ; u has variance T, so lr is the typical move of a weight per step at
+T = 1 whatever N is, and N strengthens the gradient's pull on u, not the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from langevin.samplers.thermostat import Thermostat
+
+
+class SGNHT(Thermostat):
+    """Langevin dynamics with momentum whose friction D + ξ adapts; it may turn negative, and has to.
+
+    Args:
+        params: parameters or groups of them.
+        lr: ℓ, the typical move of a weight per step.
+        num_data: number of training examples N.
+        friction: what a momentum keeps in one step at h = 1 and ξ = 0, in (0, 1).
+        max_speed: the farthest that a weight moves in a step, more than lr; None for no limit.
+        thermostat_rate: κ; `"auto"` is (D/10)².
+        integrator: `"fused"` or `"symmetric"`.
+        temperature: T.
+        seed: of the noise.
+        chain: the number of this chain, or several (see `Sampler`).
+    """
+
+    citation: ClassVar[str] = """@inproceedings{ding2014bayesian,
+  title={Bayesian sampling using stochastic gradient thermostats}, author={Ding, Nan and Fang, Youhan and
+  Babbush, Ryan and Chen, Changyou and Skeel, Robert D and Neven, Hartmut},
+  booktitle={Advances in Neural Information Processing Systems 27}, pages={3203--3211}, year={2014}}"""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        num_data: int,
+        friction: float = 0.9,
+        max_speed: float | None = None,
+        thermostat_rate: float | Literal["auto"] = "auto",
+        integrator: Literal["fused", "symmetric"] = "fused",
+        temperature: float = 1.0,
+        seed: int = 0,
+        chain: int | Sequence[int] = 0,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            num_data=num_data,
+            friction=friction,
+            max_speed=max_speed,
+            thermostat_rate=thermostat_rate,
+            integrator=integrator,
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+        )
+
+    def injected(self, damping: float, xi: Tensor) -> Tensor:
+        """α = D."""
+        return torch.full_like(xi, damping)

@@ -1,0 +1,179 @@
+"""What SGNHT and ATMC share: a momentum and a thermostat for every weight.
+
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it), D = −log(friction), κ = thermostat_rate,
+s = √(1 + (ℓu/max_speed)²) (1 if max_speed is None), and the injected noise α(ξ) by which the two methods differ,
+
+    β = α + ξ,   b = β/s
+    u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η                 `fused`
+    θ ← θ + h ℓ u/s                                                 s of the new u, so a move is below h max_speed
+    ξ ← ξ + h κ (u²/s² − T/s³)
+
+Freezing s inside a step is exact for Gaussian kinetic energy (s = 1, bias of order h²) and costs a bias of order h
+otherwise. `symmetric` replaces the first line by a splitting that is of second order for both, at the same number of
+gradients:
+
+    u ← kick(h/2) ∘ F(h/2) ∘ (u + √(2αTh) η) ∘ F(h/2) ∘ kick(h/2)                  F solves u̇ = −βu/s
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from langevin.samplers.base import Group, Normals, Sampler
+
+
+class Step(NamedTuple):
+    """What the momentum of one parameter meets in one step."""
+
+    h: float
+    kick: Tensor  # −ℓ N g
+    beta: Tensor  # friction β
+    heat: Tensor  # αT
+    eta: Tensor | None  # None at T = 0
+    stretch: Callable[[Tensor], Tensor | float]  # u ↦ s
+
+
+def fused(u: Tensor, step: Step) -> Tensor:
+    """e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η with b = β/s(u)."""
+    x = step.beta / step.stretch(u) * step.h
+    moved = torch.exp(-x) * u + step.h * _decay(x) * step.kick
+    return moved if step.eta is None else moved + (2 * step.h * step.heat * _decay(2 * x)).sqrt() * step.eta
+
+
+def symmetric(u: Tensor, step: Step) -> Tensor:
+    """Half a kick, half the friction, all of the noise, half the friction, half a kick."""
+    u = _friction(u + step.h / 2 * step.kick, step)
+    if step.eta is not None:
+        u = u + (2 * step.h * step.heat).sqrt() * step.eta
+    return _friction(u, step) + step.h / 2 * step.kick
+
+
+def _friction(u: Tensor, step: Step) -> Tensor:
+    """u̇ = −βu/s over h/2, by the midpoint rule on log u: exact where s = 1, contracting however large β is."""
+    x = step.beta * (step.h / 2)
+    middle = u * torch.exp(-x / 2 / step.stretch(u))
+    return u * torch.exp(-x / step.stretch(middle))
+
+
+def _decay(x: Tensor) -> Tensor:
+    """(1 − e^{−x})/x, which is 1 at 0."""
+    x = torch.where(x.abs() < 1e-20, 1e-20, x)
+    return -torch.expm1(-x) / x
+
+
+INTEGRATORS = {"fused": fused, "symmetric": symmetric}
+
+
+class Thermostat(Sampler):
+    """A sampler with momentum whose friction adapts, weight by weight, until the kinetic energy is that of T."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        num_data: int,
+        friction: float,
+        max_speed: float | Literal["auto"] | None,
+        thermostat_rate: float | Literal["auto"],
+        integrator: Literal["fused", "symmetric"],
+        temperature: float,
+        seed: int,
+        chain: int | Sequence[int],
+    ) -> None:
+        super().__init__(
+            params,
+            lr=lr,
+            num_data=num_data,
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+            friction=friction,
+            max_speed=max_speed,
+            thermostat_rate=thermostat_rate,
+            integrator=integrator,
+        )
+        self._resolve()
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters; the group's lr at this moment is its ℓ, and `"auto"` settings follow from it."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        lr, friction = group.setdefault("reference_lr", group["lr"]), group["friction"]
+        if not 0 < friction < 1:
+            raise ValueError(
+                f"friction is what a momentum keeps in a step, strictly between 0 and 1; given friction={friction}. "
+                f"Write friction=0.9."
+            )
+        if group["thermostat_rate"] == "auto":
+            group["thermostat_rate"] = (math.log(friction) / 10) ** 2
+        if not (math.isfinite(group["thermostat_rate"]) and group["thermostat_rate"] > 0):
+            raise ValueError(
+                f"thermostat_rate must be positive and finite; given thermostat_rate={group['thermostat_rate']}. "
+                f'Write thermostat_rate="auto", here {(math.log(friction) / 10) ** 2:.3g}.'
+            )
+        if group["max_speed"] == "auto":
+            group["max_speed"] = 10 / 3 * lr
+        if group["max_speed"] is not None and not (math.isfinite(group["max_speed"]) and group["max_speed"] > lr):
+            raise ValueError(
+                f"max_speed is the farthest that a weight moves in a step and must exceed lr={lr}, the typical move; "
+                f"given max_speed={group['max_speed']}. Write max_speed={10 / 3 * lr:.3g}, or None for no limit."
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._resolve()
+
+    def _resolve(self) -> None:
+        names = {group["integrator"] for group in self.param_groups}
+        if len(names) != 1 or not names <= INTEGRATORS.keys():
+            raise ValueError(
+                f"integrator must be one of {list(INTEGRATORS)}, the same for all parameters; given {sorted(names)}. "
+                f'Write integrator="fused".'
+            )
+        self._integrate = INTEGRATORS[names.pop()]
+
+    @abstractmethod
+    def injected(self, damping: float, xi: Tensor) -> Tensor:
+        """α(ξ), with D = `damping`."""
+
+    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
+        """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + h κ (u²/s² − T/s³)."""
+        unit, temperature = group["reference_lr"], group["temperature"]
+        h, damping = group["lr"] / unit, -math.log(group["friction"])
+        stretch = _stretch(unit, group["max_speed"])
+        states = zip(self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params), strict=True)
+        etas = normals() if temperature > 0 else [None] * len(params)
+
+        for theta, g, (u, xi), eta in zip(params, grads, states, etas, strict=True):
+            alpha = self.injected(damping, xi)
+            kick = g * (-unit * group["num_data"])
+            u.copy_(self._integrate(u, Step(h, kick, alpha + xi, alpha * temperature, eta, stretch)))
+            s = stretch(u)
+            v = u / s
+            theta.add_(v, alpha=h * unit)
+            xi.add_(v.square() - temperature / s**3, alpha=h * group["thermostat_rate"])
+
+    def stability_limit(self, curvature: float) -> float:
+        """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: SGHMC's, with Gaussian kinetic energy and ξ = 0, at h = 1."""
+        group = self.param_groups[0]
+        keep, damping = group["friction"], -math.log(group["friction"])
+        return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
+
+    def gradient_heat(self, variance: float) -> float:
+        """None: ξ settles where the friction removes what the mini-batches add."""
+        return 0.0
+
+
+def _stretch(unit: float, max_speed: float | None) -> Callable[[Tensor], Tensor | float]:
+    """u ↦ s = √(1 + (ℓu/max_speed)²)."""
+    if max_speed is None:
+        return lambda u: 1.0
+    ratio = unit / max_speed
+    return lambda u: torch.hypot(u * ratio, torch.ones_like(u))

@@ -1,0 +1,62 @@
+"""RMSprop → pSGLD."""
+
+from __future__ import annotations
+
+import torch
+
+import langevin as lv
+from tests.preconditioners.common import matrix, run_and_resume
+
+
+def test_at_zero_temperature_it_is_rmsprop():
+    start = torch.randn(20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    sampler = lv.pSGLD([ours], 1e-2, num_data=7, temperature=0.0)
+    optimizer = torch.optim.RMSprop([theirs], lr=1e-2, alpha=0.99, eps=1e-5)
+    for _ in range(100):
+        for p, stepper in ((ours, sampler), (theirs, optimizer)):
+            p.grad = torch.sin(3 * p.detach()) + 0.01 * p.detach()
+            stepper.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_noise_is_a_root_of_the_drift():
+    p = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+    sampler = lv.pSGLD([p], 1e-2, num_data=7)
+    p.grad = torch.logspace(-6, 2, 6, dtype=torch.float64)
+    sampler.step()
+    root, a = matrix(sampler, "noise"), matrix(sampler, "drift")
+    torch.testing.assert_close(root @ root.T, a, rtol=1e-12, atol=0)
+    torch.testing.assert_close(a.diagonal(), 1 / (0.1 * p.grad + 1e-5), rtol=1e-12, atol=0)
+
+
+def test_stacked_chains_are_the_single_ones():
+    start = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    together = torch.nn.Parameter(start.clone())
+    alone = [torch.nn.Parameter(row.clone()) for row in start]
+    samplers = [
+        lv.pSGLD([together], 1e-2, num_data=7, chain=(3, 8)),
+        *(lv.pSGLD([p], 1e-2, num_data=7, chain=c) for p, c in zip(alone, (3, 8), strict=True)),
+    ]
+    for _ in range(10):
+        for p, sampler in zip([together, *alone], samplers, strict=True):
+            p.grad = torch.sin(p.detach())
+            sampler.step()
+    torch.testing.assert_close(together, torch.stack(list(alone)), rtol=1e-6, atol=1e-7)
+
+
+def test_frozen_it_keeps_its_diagonal():
+    p = torch.nn.Parameter(torch.zeros(3))
+    sampler = lv.pSGLD([p], 1e-2, num_data=7)
+    p.grad = torch.ones(3)
+    sampler.step()
+    sampler.freeze()
+    before = sampler.state[p]["square"].clone()
+    p.grad = 100 * torch.ones(3)
+    sampler.step()
+    assert torch.equal(sampler.state[p]["square"], before)
+
+
+def test_state_dict_is_the_whole_sampler():
+    undisturbed, resumed = run_and_resume(lambda params: lv.pSGLD(params, 1e-2, num_data=24, seed=3))
+    assert torch.equal(undisturbed, resumed)
