@@ -126,7 +126,7 @@ class TensorBatches(Batches):
 
 
 class DatasetBatches(Batches):
-    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `batch` for a whole batch, if it has them.
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `read_batch` for a whole batch, if it has them.
 
     Its transforms may draw from the global generators, so these are seeded for every batch.
     """
@@ -154,8 +154,8 @@ class DatasetBatches(Batches):
 
     def take(self, indices: Tensor) -> Batch:
         """These examples, collated."""
-        if hasattr(self.dataset, "batch"):
-            return split_batch(self.dataset.batch(indices))
+        if hasattr(self.dataset, "read_batch"):
+            return split_batch(self.dataset.read_batch(indices))
         several = getattr(self.dataset, "__getitems__", None)
         items = several(indices.tolist()) if several else [self.dataset[i] for i in indices.tolist()]
         return split_batch(default_collate(items))

@@ -8,7 +8,8 @@
   approximate inference.
 
 The learning rate of every sampler with a temperature is what `find_lr` finds at that batch size; SNGD's batch size
-follows from its lr at T = 1; FSGD's rate is the one at which its mini-batch noise amounts to T = 1.
+follows from its lr at T = 1; FSGD's rate is the one at which its mini-batch noise amounts to T = 1, or a quarter of
+its stability limit if that is less.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from langevin import data
+from langevin.diagnostics.curvature import largest_curvature
 from langevin.diagnostics.ess import effective_sample_size
 from langevin.environment import environment
 from langevin.likelihoods import Bernoulli, Categorical
@@ -67,14 +69,14 @@ LOGISTIC = [
     Case("fsgd", note="no temperature"),
 ]
 NETWORK = [
-    Case("sgld", steps=40_000),
-    Case("psgld", steps=40_000),
+    Case("sgld", steps=20_000),
+    Case("psgld", steps=20_000),
     Case("ksgld", steps=20_000),
     Case("bnpsgld", steps=20_000),
-    Case("sghmc", steps=40_000),
-    Case("sgnht", steps=40_000),
-    Case("atmc", steps=40_000),
-    Case("fsgd", steps=40_000, note="no temperature"),
+    Case("sghmc", steps=20_000),
+    Case("sgnht", steps=20_000),
+    Case("atmc", steps=20_000),
+    Case("fsgd", steps=20_000, note="no temperature"),
 ]
 
 
@@ -133,7 +135,7 @@ def measure(
     elif case.method == "fsgd":
         lr = _rate_of_unit_heat(posterior, train, start, batch_size)
     elif lr is None:
-        found = find_lr(posterior, train, sampler, batch_size=batch_size, steps=3000, init=start, progress=False)
+        found = find_lr(posterior, train, sampler, batch_size=batch_size, steps=1000, init=start, progress=False)
         lr = found.lr
     began = time.perf_counter()
     run = sample(
@@ -258,7 +260,7 @@ def _flat(weights: dict[str, Tensor]) -> Tensor:
 def _rate_of_unit_heat(
     posterior: Posterior, train: tuple[Tensor, Tensor], start: dict[str, Tensor], batch: int
 ) -> float:
-    """The lr at which the variance of mini-batch gradients at the optimum amounts to T = 1."""
+    """The lr at which the variance of mini-batch gradients at the optimum amounts to T = 1, if that is stable."""
     gradients = []
     params = posterior.sampled_parameters()
     with torch.no_grad():
@@ -270,4 +272,5 @@ def _rate_of_unit_heat(
         grads = torch.autograd.grad(posterior.loss(train[0][indices], train[1][indices]), list(params.values()))
         gradients.append(torch.cat([g.flatten() for g in grads]))
     probe = METHODS["fsgd"].sampler(list(params.values()), lr=1.0, num_data=posterior.num_data, seed=0, chain=0)
-    return 1.0 / probe.gradient_heat(max(float(torch.stack(gradients).var(0).mean()), 1e-30))
+    unit_heat = 1.0 / probe.gradient_heat(max(float(torch.stack(gradients).var(0).mean()), 1e-30))
+    return min(unit_heat, probe.stability_limit(largest_curvature(posterior, *train)) / 4)
