@@ -20,6 +20,7 @@ def langevin(*words, cwd=None, fails=False):
     return done.stderr if fails else done.stdout
 
 
+START = ["sample", "--model", "mlp", "--data", "digits", "--out", "x", "--lr", "0.1"]
 QUICK = ["--lr", "0.1", "--steps", "60", "--thin", "10", "--model-option", "widths=[8]"]
 
 
@@ -31,6 +32,8 @@ def test_sample_status_resume(tmp_path):
     assert said.splitlines()[-1].split()[:4] == ["0", "60", "60", "4"]
     assert "6 samples in" in langevin("resume", run, "--steps", "80")
     assert len(lv.load(run, MLP(64, 10, widths=(8,)))) == 6
+    assert len(lv.load(run)) == 6  # it knows its model by name
+    assert lv.cite("sgld").strip() == langevin("cite", run).strip()
     again = langevin("sample", "--model", "mlp", "--data", "digits", "--out", run, *QUICK, fails=True)
     assert "never overwritten" in again
 
@@ -50,6 +53,13 @@ def test_bring_your_own(tmp_path):
                 x = torch.linspace(-1, 1, 80).reshape(40, 2)
                 return x, x.sum(1, keepdim=True)
 
+            def stream():
+                return torch.utils.data.DataLoader(Stream(), batch_size=8)
+
+            class Stream(torch.utils.data.IterableDataset):
+                def __iter__(self):
+                    return iter(list(zip(*train())))
+
             def healthy():
                 posterior = lv.Posterior(net(), lv.GaussianNoise(0.5), lv.Gaussian(), num_data=40)
                 return {"posterior": posterior, "data": train(), "sampler": partial(lv.SGLD, lr=1e-3)}
@@ -68,6 +78,10 @@ def test_bring_your_own(tmp_path):
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["sampler"] == {"name": "SGHMC", "options": {"lr": 0.001, "friction": 0.8}}
     assert "likelihood.log_std" in manifest["tensors"]
+    streamed = ["sample", "--model", "mine:net", "--data", "mine:stream", "--out", "s", "--lr", "0.001", "--steps", "8"]
+    assert "--num-data" in langevin(*streamed, cwd=tmp_path, fails=True)
+    langevin(*streamed, "--num-data", "40", cwd=tmp_path)
+    assert json.loads((tmp_path / "s" / "manifest.json").read_text())["num_data"] == 40
     assert "62 samples" in langevin("resume", "run", "--steps", "41", cwd=tmp_path)
     assert "error" not in langevin("doctor", "mine:healthy", cwd=tmp_path)
     done = subprocess.run(
@@ -88,6 +102,10 @@ def test_bring_your_own(tmp_path):
         (["sample", "--model", "perceptron", "--data", "digits", "--out", "x", "--lr", "1"], "is not known"),
         (["sample", "--model", "mlp", "--data", "letters", "--out", "x", "--lr", "1"], "is not known"),
         (["sample", "--model", "mlp", "--data", "digits", "--out", "x", "--lr", "-1"], "lr must be positive"),
+        ([*START, "--sampler-option", "speed=3"], "has no such option"),
+        ([*START, "--model-option", "depth=3"], "expected"),
+        ([*START, "--sampler-option", "speed"], "name=value"),
+        ([*START, "--likelihood", "poisson"], "choose one of categorical"),
     ],
 )
 def test_errors_are_sentences(words, says, tmp_path):

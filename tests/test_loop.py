@@ -472,7 +472,7 @@ def start_and_signal(out, mode, number):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killed_and_resumed_gives_the_samples_of_an_undisturbed_run(number, mode, tmp_path):
     code = start_and_signal(tmp_path / "r", mode, number)
-    assert code == {signal.SIGKILL: -9, signal.SIGINT: -2, signal.SIGTERM: 143}[number] or code == 1
+    assert code in {signal.SIGKILL: (-9,), signal.SIGINT: (-2, 1, 130), signal.SIGTERM: (143,)}[number]
     kept = lv.load(tmp_path / "r", toy_model())
     before = samples_of(kept)
     again = resume(tmp_path / "r", toy_posterior(), toy_data())

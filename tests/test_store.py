@@ -39,7 +39,9 @@ def manifest(**more):
 
 
 def store_at(path, **more):
-    return Store.create(path, manifest(**more), {})
+    store = Store.create(path, manifest(**more))
+    store.write_manifest()
+    return store
 
 
 def test_a_run_is_a_sequence_of_samples(run):
@@ -291,7 +293,7 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path, monkeypatch):
     import tracemalloc
 
     monkeypatch.setattr("langevin.store._SHARD_BYTES", 4000 * 4 * 10)
-    store = Store.create(tmp_path / "s", {"tensors": {"w": {"shape": [4000], "dtype": "float32"}}}, {})
+    store = Store.create(tmp_path / "s", {"tensors": {"w": {"shape": [4000], "dtype": "float32"}}})
     tracemalloc.start()
     for step in range(1, 1001):
         store.add(0, step, {"w": torch.zeros(4000)}, {"loss": 0.0})

@@ -8,13 +8,14 @@ from langevin._version import __version__
 from langevin.citation import cite
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
+from langevin.named import load
 from langevin.optimum import find_map
 from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
 from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
-from langevin.run import Run, load
+from langevin.run import Run
 from langevin.samplers import (
     ATMC,
     BNPSGLD,

@@ -126,7 +126,7 @@ class TensorBatches(Batches):
 
 
 class DatasetBatches(Batches):
-    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `read_batch` for a whole batch, if it has them.
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__` or `read_batch` if it has them.
 
     Its transforms may draw from the global generators, so these are seeded for every batch.
     """
@@ -275,8 +275,10 @@ def seed_everything(seed: int, chain: int, step: int) -> None:
 
 def _known_order(loader: DataLoader[Any]) -> bool:
     """Whether the loader's order depends on nothing but generators that are re-seeded here."""
-    usual = (RandomSampler, SequentialSampler)
     batch_sampler = loader.batch_sampler
-    if batch_sampler is None:
-        return isinstance(loader.sampler, usual)
-    return type(batch_sampler) is BatchSampler and isinstance(batch_sampler.sampler, usual)
+    if loader.persistent_workers or not (batch_sampler is None or type(batch_sampler) is BatchSampler):
+        return False
+    sampler = loader.sampler if batch_sampler is None else batch_sampler.sampler
+    if type(sampler) is RandomSampler:
+        return sampler.generator is None or sampler.generator is loader.generator
+    return type(sampler) is SequentialSampler

@@ -56,7 +56,7 @@ class Chains(ABC):
         self.step = 0
         self.accumulate = accumulate
         self._autocast = autocast
-        self._random_forward = "dropout" in posterior.allow
+        self._random_forward = "dropout" in posterior.allow or any(h.kind == "dropout" for h in posterior.hazards())
         self.names = list(self.posterior.sampled_parameters())
         self.buffers = self.posterior.moving_buffers()
         self.params = self._leaves(starts)
@@ -96,6 +96,10 @@ class Chains(ABC):
         weights = {name: self._slice(p.detach(), index) for name, p in zip(self.names, self.params, strict=True)}
         return weights | self.buffers
 
+    def copy(self, index: int) -> dict[str, Tensor]:
+        """The same, not to change with the next step."""
+        return {name: tensor.clone() for name, tensor in self.sample(index).items()}
+
     def checkpoint(self, index: int, values: dict[str, Any]) -> Checkpoint:
         """All that a chain needs to go on, with plain values of the caller's."""
         tensors = {f"weights/{name}": tensor for name, tensor in self.sample(index).items()}
@@ -123,19 +127,16 @@ class Chains(ABC):
 
     @torch.no_grad()
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Continue from these checkpoints, one for each chain, all at the same step."""
+        """Continue from these checkpoints, one for each chain, all at the same step; the weights are theirs already."""
         first = checkpoints[0]
         self.step = first.step
         for name, p, a in zip(self.names, self.params, self.thermometer.anchor, strict=True):
-            p.copy_(self._joined([c.tensors[f"weights/{name}"] for c in checkpoints]))
             a.copy_(self._joined([c.tensors[f"anchor/{name}"] for c in checkpoints]))
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
                 joined = self._joined([c.tensors[key] for c in checkpoints]).to(p.device)
                 self.sampler.state[p][key.removeprefix(prefix)] = joined
             self.sampler.state[p].update(first.values["state"].get(name, {}))
-        for name, buffer in self.buffers.items():
-            buffer.copy_(first.tensors[f"weights/{name}"])
         if len(first.values["groups"]) != len(self.sampler.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")
         for group, saved in zip(self.sampler.param_groups, first.values["groups"], strict=True):

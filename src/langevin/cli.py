@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
-from langevin.batches import as_batches
-from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
-from langevin.posterior import Posterior, batch_size_of
-from langevin.priors import Gaussian, default
+from langevin.named import build, imported
+from langevin.posterior import Posterior
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
 from langevin.store import Store
@@ -96,11 +93,13 @@ def doctor(
     """
     from langevin.doctor import examine
 
-    given = _imported(factory)()
+    given = imported(factory)()
     if isinstance(given, tuple) and len(given) == 2:
         given = {"posterior": given[0], "data": given[1]}
     if not isinstance(given, dict) or not isinstance(given.get("posterior"), Posterior) or "data" not in given:
         raise ValueError(f"{factory} must return (posterior, data) or a dict with both; it returned {type(given)}.")
+    if unknown := set(given) - {"posterior", "data", "sampler", "loss", "batch_size"}:
+        raise ValueError(f"{factory} returned {sorted(unknown)}, which the doctor does not know; see --help.")
     findings = examine(given.pop("posterior"), given.pop("data"), **given)
     for finding in findings:
         typer.echo(f"{finding.level:>7}  {finding.check}: {finding.says}")
@@ -128,6 +127,7 @@ def sample(
     likelihood: Annotated[
         str | None, typer.Option(help="categorical, bernoulli or gaussian; by default from the targets.")
     ] = None,
+    num_data: Annotated[int | None, typer.Option(help="Examples in all, where the data do not know.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random is a function of it.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
@@ -156,10 +156,15 @@ def sample(
         "data_options": _options(data_option),
         "likelihood": likelihood,
         "prior_std": prior_std,
+        "num_data": num_data,
         "seed": seed,
     }
-    posterior, train = _build(recipe)
     options = _options(sampler_option) | ({} if temperature is None else {"temperature": temperature})
+    try:
+        inspect.signature(METHODS[sampler].sampler).bind([], lr=lr, num_data=1, seed=0, chain=0, **options)
+    except TypeError as error:
+        raise ValueError(f"--sampler {sampler} has no such option: {error}.") from None
+    posterior, train = build(recipe)
     run = draw(
         posterior,
         train,
@@ -191,9 +196,41 @@ def resume(
     recipe = Store.open(path).manifest["tags"].get("command")
     if recipe is None:
         raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
-    posterior, train = _build(recipe)
+    posterior, train = build(recipe)
     run = go_on(path, posterior, train, steps=steps, device=device)
     typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
+
+
+bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command()
+def gold(
+    out: Annotated[Path, typer.Option(help="Where results and tables go; what is there already is not run again.")],
+    references: Annotated[Path, typer.Option(help="Where the gold standards lie.")] = Path("tests/reference"),
+) -> None:
+    """Every sampler against NUTS and HMC on two real posteriors; takes about half an hour on two cores."""
+    from langevin.bench.gold import run_gold
+
+    run_gold(out, references, typer.echo)
+
+
+@bench.command()
+def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> None:
+    """Which sampler supports which network: two steps of each."""
+    from langevin.bench.support import write_support
+
+    write_support(out, typer.echo)
+
+
+@app.command()
+def cite(what: Annotated[str, typer.Argument(help="A method's name or the directory of a run.")]) -> None:
+    """The BibTeX entry of a method."""
+    from langevin.citation import cite as entry
+
+    recipe = Store.open(what).manifest["sampler"] if Path(what, "manifest.json").exists() else None
+    typer.echo(entry(recipe["name"] if recipe else what))
 
 
 @app.command()
@@ -215,58 +252,6 @@ def status(path: Annotated[Path, typer.Argument(help="The directory of the run."
     typer.echo(_columns(lines))
     for damaged, why in store.damaged.items():
         typer.echo(f"damaged: {damaged} ({why})")
-
-
-def _build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
-    """The posterior and the data that a command names."""
-    make_data = _imported(recipe["data"]) if ":" in recipe["data"] else partial(data_sets.load, recipe["data"])
-    train = make_data(**recipe["data_options"])
-    batches = as_batches(train, None, 0, torch.device("cpu"))
-    x, y = batches.fetch(0, 0)
-    targets = batches.targets()
-    likelihood = _likelihood(recipe["likelihood"], y)
-    torch.manual_seed(recipe["seed"])
-    if ":" in recipe["model"]:
-        model = _imported(recipe["model"])(**recipe["model_options"])
-    else:
-        features = x[0].numel() if isinstance(x, torch.Tensor) else 0
-        whole = y if targets is None else targets
-        classes = int(whole.max()) + 1 if isinstance(likelihood, Categorical) else 1
-        guessed = {"in_features": features, "out_features": classes} if recipe["model"] in ("mlp", "logistic") else {}
-        model = models.make(recipe["model"], **(guessed | recipe["model_options"]))
-    num_data = batches.num_data if batches.num_data is not None else batch_size_of(y)
-    prior = default(model) if recipe["prior_std"] is None else Gaussian(recipe["prior_std"])
-    return Posterior(model, likelihood, prior, num_data=num_data), train
-
-
-def _likelihood(name: str | None, y: Any) -> Any:
-    known: dict[str, Callable[[], Any]] = {
-        "categorical": Categorical,
-        "bernoulli": Bernoulli,
-        "gaussian": partial(GaussianNoise, 0.5, sampled=True),
-    }
-    if name is None:
-        name = "gaussian" if y.is_floating_point() else "categorical"
-    if name not in known:
-        raise ValueError(f"--likelihood {name}: choose one of {', '.join(known)}.")
-    return known[name]()
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    """The function that module:function names; modules in the working directory count."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise ValueError(f"{name!r} is not of the form module:function.")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{name!r} can't be imported: {error}.") from None
-    finally:
-        sys.path.remove("")
-    if not callable(found):
-        raise ValueError(f"{module} has no function {attribute!r}.")
-    return found  # type: ignore[no-any-return]
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

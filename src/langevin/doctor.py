@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, as_batches
 from langevin.diagnostics.curvature import largest_curvature
-from langevin.posterior import Posterior
+from langevin.posterior import Posterior, public_name
 from langevin.preflight import check_targets, generators_kept
 from langevin.samplers import Sampler
 
@@ -62,7 +62,7 @@ def examine(
         broken = list(_targets(posterior, batches, x, y))
         findings += broken
         if not any(finding.level == "error" for finding in broken):
-            findings += _randomness(posterior, x, y)
+            findings += _randomness(posterior, probe, x, y)
             findings += _reduction(posterior, loss, x, y)
             if probe is not None:
                 findings += _learning_rate(posterior, probe, x, y)
@@ -89,7 +89,7 @@ def _number_of_data(posterior: Posterior, batches: Batches) -> Iterator[Finding]
 def _parameters(posterior: Posterior) -> Iterator[Finding]:
     sampled = posterior.sampled_parameters()
     count = sum(p.numel() for p in sampled.values())
-    frozen = {name: t for name, t in posterior.named_parameters() if not t.requires_grad}
+    frozen = {public_name(name): t for name, t in posterior.named_parameters() if not t.requires_grad}
     if frozen:
         yield Finding(
             "note",
@@ -105,13 +105,16 @@ def _layers(posterior: Posterior, sampler: Sampler | None) -> Iterator[Finding]:
     check = "layers"
     hazards = posterior.hazards()
     for hazard in hazards:
-        allowed = hazard.kind in posterior.allow or (sampler is not None and not sampler.injects_noise)
+        if hazard.kind in posterior.allow:
+            verdict = "allowed, but the samples are of no posterior"
+        elif sampler is not None and not sampler.injects_noise:
+            verdict = "as a baseline it will do"
+        else:
+            verdict = "samplers refuse it"
         yield Finding(
-            "warning" if allowed else "error",
+            "error" if verdict == "samplers refuse it" else "warning",
             check,
-            f"{hazard.kind} in {hazard.layer!r}: "
-            + ("as a baseline it will do" if allowed else "samplers refuse it")
-            + f"; use {hazard.instead} instead.",
+            f"{hazard.kind} in {hazard.layer!r}: {verdict}; use {hazard.instead} instead.",
         )
     if not hazards:
         yield Finding("ok", check, "Neither BatchNorm nor dropout.")
@@ -123,8 +126,8 @@ def _targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> Iterator
         with torch.no_grad():
             check_targets(posterior, batches, x, y)
             value = float(posterior.loss(x, y))
-    except ValueError as error:
-        yield Finding("error", check, str(error))
+    except (ValueError, RuntimeError, TypeError) as error:
+        yield Finding("error", check, f"The loss of a batch can't be computed: {error}")
         return
     if math.isfinite(value):
         yield Finding("ok", check, f"They fit the model and the likelihood; the loss is {value:.4g}.")
@@ -133,7 +136,7 @@ def _targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> Iterator
 
 
 @torch.no_grad()
-def _randomness(posterior: Posterior, x: Any, y: Any) -> Iterator[Finding]:
+def _randomness(posterior: Posterior, sampler: Sampler | None, x: Any, y: Any) -> Iterator[Finding]:
     check = "repeatability"
     torch.manual_seed(0)
     first = float(posterior.loss(x, y))
@@ -141,7 +144,12 @@ def _randomness(posterior: Posterior, x: Any, y: Any) -> Iterator[Finding]:
     if first == float(posterior.loss(x, y)):
         yield Finding("ok", check, "Two passes over one batch agree.")
     else:
-        yield Finding("error", check, "Two passes over one batch differ: the model is random and has no posterior.")
+        tolerable = "dropout" in posterior.allow or (sampler is not None and not sampler.injects_noise)
+        yield Finding(
+            "warning" if tolerable else "error",
+            check,
+            "Two passes over one batch differ: the model is random and has no posterior.",
+        )
 
 
 @torch.no_grad()
@@ -169,8 +177,11 @@ def _reduction(posterior: Posterior, loss: Loss | None, x: Any, y: Any) -> Itera
 def _learning_rate(posterior: Posterior, sampler: Sampler, x: Any, y: Any) -> Iterator[Finding]:
     check = "learning rate"
     curvature = largest_curvature(posterior, x, y)
-    limit = sampler.stability_limit(curvature)
     lr = float(sampler.param_groups[0]["lr"])
+    if not curvature > 0:
+        yield Finding("warning", check, f"The curvature can't be estimated at the present weights ({curvature}).")
+        return
+    limit = sampler.stability_limit(curvature)
     level: Literal["ok", "warning", "error"] = "error" if lr >= limit else "warning" if lr > limit / 2 else "ok"
     yield Finding(
         level,
@@ -190,7 +201,9 @@ def _heat(posterior: Posterior, sampler: Sampler, batches: Batches, device: torc
     heat = sampler.gradient_heat(float(torch.stack(gradients).var(0).mean()))
     temperature = sampler.param_groups[0].get("temperature")
     check = "mini-batch noise"
-    if temperature is None:
+    if math.isnan(heat):
+        yield Finding("note", check, f"Its heat depends on what {type(sampler).__name__} will have learnt.")
+    elif temperature is None:
         yield Finding("note", check, f"It is the only noise, and amounts to a temperature of about {heat:.2g}.")
     else:
         level: Literal["ok", "warning"] = "warning" if heat > 0.1 * temperature else "ok"

@@ -50,6 +50,10 @@ class Categorical:
 
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Refuse labels that are no class of this output."""
+        if target.is_floating_point():
+            raise ValueError(
+                f"Categorical() needs integer class labels, not {target.dtype}. Real targets: GaussianNoise."
+            )
         classes = output.shape[1]
         outside = (target < 0) | (target >= classes)
         if bool(outside.any()):
@@ -148,6 +152,7 @@ class GaussianNoise(nn.Module):
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Σ −½((y − output)/σ)² − log σ − ½log 2π over the dimensions of y."""
+        output = output.to(torch.promote_types(output.dtype, torch.float32))  # autocast leaves it in half precision
         residual = (_like(repr(self), output, target) - output) * torch.exp(-self.log_std)
         log_density = -0.5 * residual.square() - self.log_std - 0.5 * math.log(2 * math.pi)
         return log_density.flatten(1).sum(1) if log_density.dim() > 1 else log_density

@@ -30,7 +30,6 @@ from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
-from langevin.likelihoods import BUILT_IN
 from langevin.plan import Cadence, Moment, Notes, Plan
 from langevin.posterior import Posterior, load_tensors
 from langevin.predictive import Predictor
@@ -106,14 +105,18 @@ def sample(
     if device is not None:
         posterior.to(device)
     batches = as_batches(data, batch_size, seed, _device(posterior))
+    if isinstance(init, Mapping):  # frozen parameters start there too
+        load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
     preflight.check(posterior, batches, sampler, schedule, seed)
-    if thin is None and isinstance(schedule, cyclical):
-        thin = schedule.length
     burn_in = steps // 4 if burn_in is None else burn_in
+    phase = burn_in
+    if thin is None and isinstance(schedule, cyclical):
+        thin, phase = schedule.length, 0
     plan = Plan(
         steps=steps,
         burn_in=burn_in,
         thin=max(1, (steps - burn_in) // 100) if thin is None else thin,
+        phase=phase,
         chains=chains,
         seed=seed,
         batch_size=batch_size,
@@ -123,19 +126,23 @@ def sample(
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
     )
     workshop = _Workshop(posterior, batches, sampler, schedule, plan)
+    preflight.check_schedule(schedule, workshop.probe(), plan)
     starts = [_start(init, chain, posterior) for chain in range(chains)]
     with preflight.generators_kept():
         chosen, why = workshop.choose(mode, starts)
     workshop.plan = replace(plan, mode=chosen)
+    manifest = _manifest(workshop, float16, keep_last, tags)
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
-    store = Store.create(path, _manifest(workshop, float16, keep_last, tags), posterior.fixed_tensors())
+    store = Store.create(path, manifest)
     preflight.refuse_if_too_large(store, plan)
     if progress:
         _announce(store, workshop.plan, why)
     with preflight.generators_kept(), store.writing():
+        store.write_fixed(posterior.fixed_tensors())
         for numbers in workshop.together([0] * chains):
             group = workshop.chains(numbers, [starts[n] for n in numbers])
             _save(store, group, [Notes() for _ in numbers])
+        store.write_manifest()  # last: a directory with a manifest is a run that can go on
         _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
     return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
 
@@ -178,10 +185,14 @@ def resume(
         plan,
     )
     preflight.check_same(store, posterior, batches)
+    preflight.check_same_sampler(store, sampler, schedule)
+    preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    preflight.refuse_if_too_large(store, plan)
     load_tensors(posterior, store.fixed())
     here = environment(_device(posterior))
     preflight.warn_of_differences(manifest["environment"], here, batches)
     with preflight.generators_kept(), store.writing():
+        store.refresh()  # another process may have written since
         manifest["plan"] = asdict(plan)
         manifest["resumed"].append({"at": _now(), "environment": here})
         store.write_manifest()
@@ -198,6 +209,11 @@ class _Workshop:
     sampler: MakeSampler
     schedule: MakeScheduler | None
     plan: Plan
+
+    def probe(self) -> Sampler:
+        """A sampler that is only looked at."""
+        params = list(self.posterior.sampled_parameters().values())
+        return self.sampler(params, num_data=self.posterior.num_data, seed=0, chain=0)
 
     def chains(self, numbers: Sequence[int], starts: Sequence[Weights], kind: type[Chains] | None = None) -> Chains:
         """Chains of these numbers at these weights."""
@@ -281,7 +297,7 @@ def _advance(
     interrupt: Interrupt,
 ) -> None:
     """Take a group of chains to the end of the plan."""
-    whole = True  # the weights are those of a whole number of steps
+    whole = True  # the weights are those of a whole number of steps, and their sample, if one was due, is kept
     shown = 0.0
     try:
         while group.step < plan.steps:
@@ -290,15 +306,15 @@ def _advance(
             lr = group.lr()
             whole = False
             group.advance()
-            whole = True
             if group.step == plan.burn_in and plan.freeze:
                 group.sampler.freeze()
             if plan.keeps(group.step):
                 _keep(store, group, notes, lr)
+            whole = True
             if cadence.due(group.step):
                 _save(store, group, notes)
             for callback in callbacks:
-                callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.sample))
+                callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy))
             bar.update()
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
@@ -423,8 +439,6 @@ def _manifest(
     if keep_last is not None and keep_last < 1:
         raise ValueError(f"keep_last={keep_last}: keep at least one sample, or leave it out to keep all.")
     tensors = posterior.sampled_parameters() | posterior.moving_buffers()
-    likelihood = posterior.likelihood
-    own = type(likelihood).__name__ if type(likelihood) in BUILT_IN.values() else None
     return {
         "created": _now(),
         "tags": dict(tags or {}),
@@ -432,9 +446,7 @@ def _manifest(
         "sampler": write_recipe(workshop.sampler),
         "schedule": False if workshop.schedule is None else write_recipe(workshop.schedule),
         "num_data": posterior.num_data,
-        "weight": posterior.weight,
-        "prior": repr(posterior.prior),
-        "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
+        **preflight.describe(posterior),
         "data": workshop.batches.fingerprint(),
         "float16": float16,
         "keep_last": keep_last,

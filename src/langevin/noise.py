@@ -100,7 +100,7 @@ def _block(
         generator = _engine.seeded_twister()
     else:  # the generators of accelerators are counter-based themselves and take 64 bits
         generator = torch.Generator(device).manual_seed(int(_engine.philox.random_raw()) >> 1)
-    padded = -(-count // _LANES) * _LANES
+    padded = -(-count // _LANES) * _LANES if device.type == "cpu" else BLOCK  # elsewhere only whole blocks are alike
     return torch.empty(padded, dtype=dtype, device=device).normal_(generator=generator)[:count]
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from langevin.batches import as_batches
 from langevin.loop import sample
 from langevin.posterior import Posterior, batch_size_of
+from langevin.preflight import check_num_data
 from langevin.samplers import SGD
 
 
@@ -66,6 +67,7 @@ def _lbfgs(posterior: Posterior, data: Any, steps: int, piece: int, tolerance: f
     params = posterior.sampled_parameters()
     device = next(posterior.parameters()).device
     batches = as_batches(data, None, 0, device)
+    check_num_data(posterior, batches)
     optimizer = torch.optim.LBFGS(
         list(params.values()),
         max_iter=steps,

@@ -19,6 +19,7 @@ class Plan:
     steps: int
     burn_in: int
     thin: int
+    phase: int  # samples are taken when `thin` divides step − phase: the end of burn-in, or 0 for the ends of cycles
     chains: int
     seed: int
     batch_size: int | None
@@ -46,11 +47,11 @@ class Plan:
 
     def keeps(self, step: int) -> bool:
         """Whether the weights after that many steps are a sample."""
-        return step > self.burn_in and (step - self.burn_in) % self.thin == 0
+        return step > self.burn_in and (step - self.phase) % self.thin == 0
 
     def kept_per_chain(self) -> int:
         """How many samples each chain will have."""
-        return (self.steps - self.burn_in) // self.thin
+        return (self.steps - self.phase) // self.thin - (self.burn_in - self.phase) // self.thin
 
     def averages(self, step: int) -> bool:
         """Whether the mean of the weights, about which the temperature is read, takes in this step."""

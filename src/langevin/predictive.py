@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from langevin.likelihoods import Likelihood
 from langevin.posterior import batch_size_of, call, internal_names
@@ -166,7 +167,15 @@ class _Values:
 
 
 def _pieces(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:
+    leaves = tree_leaves(x)
+    if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):
+        raise ValueError(
+            f"predict takes inputs as a tensor, or a tuple or dict of tensors, and a batch_size of 1 or more; given "
+            f"{type(x).__name__} and batch_size={batch_size}. For a data set: torch.stack([x for x, _ in data])."
+        )
     x = tree_map(torch.as_tensor, x)
+    if batch_size_of(x) == 0:
+        raise ValueError("There is no input to predict for: x is empty.")
     for start in range(0, batch_size_of(x), batch_size):
         yield tree_map(lambda t, s=start: t[s : s + batch_size].to(device), x)
 

@@ -17,8 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, seed_everything
+from langevin.likelihoods import BUILT_IN
 from langevin.plan import Plan
-from langevin.posterior import Posterior, call, refuse_hazards
+from langevin.posterior import Posterior, call, public_name, refuse_hazards
+from langevin.recipes import write_recipe
 from langevin.samplers import Sampler
 from langevin.store import RunError, Store
 
@@ -40,16 +42,9 @@ def check(
     probe = sampler(list(posterior.sampled_parameters().values()), num_data=posterior.num_data, seed=0, chain=0)
     if not isinstance(probe, Sampler):
         raise ValueError(f"{type(probe).__name__} is no sampler of langevin; write partial(lv.SGLD, lr=1e-2).")
-    if schedule is not None:
-        if probe.constant_rate:
-            raise ValueError(f"{type(probe).__name__} has a constant rate by definition; leave out the schedule.")
-        if isinstance(schedule(probe), ReduceLROnPlateau):
-            raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
-    if batches.num_data is not None and batches.num_data != posterior.num_data:
-        raise ValueError(
-            f"The posterior was told num_data={posterior.num_data}, but the data set has {batches.num_data} examples: "
-            f"the temperature would be wrong by that ratio. Write Posterior(…, num_data={batches.num_data})."
-        )
+    if schedule is not None and probe.constant_rate:
+        raise ValueError(f"{type(probe).__name__} has a constant rate by definition; leave out the schedule.")
+    check_num_data(posterior, batches)
     if not batches.exact_resume:
         warnings.warn(
             "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
@@ -62,12 +57,38 @@ def check(
         _check_loss(copy.deepcopy(posterior), batches, seed)
 
 
+def check_num_data(posterior: Posterior, batches: Batches) -> None:
+    """Raise if the posterior's N is not the length of the data."""
+    if batches.num_data is not None and batches.num_data != posterior.num_data:
+        raise ValueError(
+            f"The posterior was told num_data={posterior.num_data}, but the data set has {batches.num_data} examples: "
+            f"the temperature would be wrong by that ratio. Write Posterior(…, num_data={batches.num_data})."
+        )
+
+
+def check_schedule(schedule: Callable[[Any], LRScheduler] | None, probe: Sampler, plan: Plan) -> None:
+    """Raise for a schedule that needs more than the step, or ends before the plan does."""
+    if schedule is None:
+        return
+    scheduler = schedule(probe)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
+    total = getattr(scheduler, "total_steps", None)
+    if isinstance(total, int) and total < plan.steps:
+        raise ValueError(
+            f"{type(scheduler).__name__} ends after {total} steps, the run after {plan.steps}; "
+            f"write total_steps={plan.steps}."
+        )
+
+
 @torch.no_grad()
 def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     seed_everything(seed, 0, 0)
     device = next(posterior.parameters()).device
+    beginning = batches.position()
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
-    batches.rewind(0, 0, {})
+    batches.rewind(0, 0, beginning)
+    before = {name: buffer.clone() for name, buffer in posterior.named_buffers()}
     check_targets(posterior, batches, x, y)
     torch.manual_seed(0)
     loss = float(posterior.loss(x, y))
@@ -75,6 +96,12 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     again = float(posterior.loss(x, y))
     if not math.isfinite(loss):
         raise Diverged(f"The loss is {loss} before the first step; look at the data and at the model's weights.")
+    moved = {public_name(name) for name, buffer in posterior.named_buffers() if not torch.equal(buffer, before[name])}
+    if unknown := sorted(moved - set(posterior.moving_buffers())):
+        raise ValueError(
+            f"The buffers {unknown} change with every pass through the model, so a sample of the weights is not all of "
+            f"its state. Take the layer that moves them out (spectral normalization?) or put it in evaluation mode."
+        )
     known = posterior.hazards() or posterior.allow
     if loss != again and not known:
         raise ValueError(
@@ -102,8 +129,33 @@ def check_same(store: Store, posterior: Posterior, batches: Batches) -> None:
         raise RunError(
             f"{store.path} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
         )
+    for name, value in describe(posterior).items():
+        if store.manifest[name] != value:
+            raise RunError(f"{store.path} was sampled with {name} {store.manifest[name]}; given {value}.")
     if batches.fingerprint() != store.manifest["data"]:
         raise RunError(f"The data are not those of {store.path}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
+
+
+def check_same_sampler(store: Store, sampler: Any, schedule: Any) -> None:
+    """Refuse to continue a run with another sampler or schedule; one that can't be written down is taken on trust."""
+    for name, given in (("sampler", sampler), ("schedule", schedule)):
+        saved = store.manifest[name]
+        if given is not None and saved is not None and write_recipe(given) != saved:
+            raise RunError(
+                f"A run keeps its {name}: {store.path} has {saved or 'none'}, given {write_recipe(given) or given}. "
+                f"Leave out {name}=…, or begin a new run from this one: lv.sample(…, init=lv.load(…))."
+            )
+
+
+def describe(posterior: Posterior) -> dict[str, Any]:
+    """What tells this posterior from others with the same model, as it stands in a manifest."""
+    likelihood = posterior.likelihood
+    own = type(likelihood).__name__ if type(likelihood) in BUILT_IN.values() else None
+    return {
+        "prior": repr(posterior.prior),
+        "weight": posterior.weight,
+        "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
+    }
 
 
 def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Batches) -> None:

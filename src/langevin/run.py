@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -92,15 +92,16 @@ class Run(Sequence[Sample]):
             return [self._store.read(record) for record in self._records[index]]
         return self._store.read(self._records[index])
 
+    def __iter__(self) -> Iterator[Sample]:
+        return (self._store.read(record) for record in self._records)
+
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The predictive distribution at the inputs x, over all samples of the run.
 
         Classification gives `.probs`, `.entropy`, `.aleatoric`, `.mutual_information`, regression `.mean`,
         `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` what each sample says is in `.samples`.
         """
-        return self._predictor.predict(
-            (self._store.read(record) for record in self._records), x, batch_size=batch_size, samples=samples
-        )
+        return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
 
     def trace(self, name: str) -> dict[int, list[float]]:
         """What was noted with the samples of each chain: "loss", "lr" or "temperature".

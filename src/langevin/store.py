@@ -78,22 +78,22 @@ class Store:
         self._records = self._index()
 
     @classmethod
-    def create(cls, path: str | Path, manifest: dict[str, Any], fixed: Mapping[str, Tensor]) -> Self:
-        """Begin a run in a directory that holds none."""
+    def create(cls, path: str | Path, manifest: dict[str, Any]) -> Self:
+        """Begin a run in a directory that holds none. It is one once its manifest is written."""
         path = Path(path)
         if (path / "manifest.json").exists():
             raise RunError(
                 f"{path} already holds a run, which is never overwritten. Continue it with lv.resume({str(path)!r}, …) "
                 f"or choose another directory: out={str(path) + '-2'!r}."
             )
-        if path.exists() and not path.is_dir():
-            raise RunError(f"out={str(path)!r} is a file; give a directory for the run.")
-        (path / "samples").mkdir(parents=True, exist_ok=True)
-        (path / "checkpoints").mkdir(exist_ok=True)
-        _write(path / "fixed.safetensors", save(_plain(fixed)))
-        store = cls(path, {"format": FORMAT, **manifest})
-        store.write_manifest()  # last: a directory with a manifest is a whole run
-        return store
+        try:
+            (path / "samples").mkdir(parents=True, exist_ok=True)
+            (path / "checkpoints").mkdir(exist_ok=True)
+            for left_over in (path / "checkpoints").glob("*.safetensors"):  # of a start that failed
+                left_over.unlink()
+        except OSError as error:
+            raise RunError(f"out={str(path)!r} can't be made a directory for the run: {error.strerror}.") from None
+        return cls(path, {"format": FORMAT, **manifest})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -114,6 +114,14 @@ class Store:
                 f"Open it with the version that wrote it."
             )
         return cls(path, manifest)
+
+    def refresh(self) -> None:
+        """Look again at what is on the disk."""
+        self._records = self._index()
+
+    def write_fixed(self, tensors: Mapping[str, Tensor]) -> None:
+        """Store what is not sampled."""
+        _write(self.path / "fixed.safetensors", save(_plain(tensors)))
 
     def write_manifest(self) -> None:
         """Write the manifest as it stands."""
@@ -137,9 +145,10 @@ class Store:
 
     def add(self, chain: int, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, float]) -> None:
         """Keep a sample; it may wait in memory for others. One that is on the disk already (the run was resumed from
-        an earlier checkpoint, and repeats itself exactly) is not written again.
+        an earlier checkpoint, and repeats itself exactly), or was there and had to give way, is not written again.
         """
-        if step in self._records.get(chain, {}):
+        kept = self._records.get(chain, {})
+        if step in kept or (len(kept) == self.manifest.get("keep_last") and step < min(kept)):
             return
         waiting = self._waiting.setdefault(chain, _Waiting())
         stored = {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
@@ -205,8 +214,8 @@ class Store:
             chains = json.dumps(encode(values))
         except TypeError as error:
             raise RunError(
-                f"The state of the sampler or of its schedule can't be written down: {error}. Use one whose state is "
-                f"made of numbers, strings, lists and dicts."
+                f"The state of the sampler, of its schedule or of the data loader can't be written down: {error}. Use "
+                f"one whose state is made of numbers, strings, tensors, lists and dicts."
             ) from None
         _write(path, save(_plain(tensors), {"chains": chains}))
 
@@ -266,14 +275,14 @@ class Store:
         return chain, rows
 
     def _write_samples(self, chain: int) -> None:
-        waiting = self._waiting.pop(chain)
+        waiting = self._waiting[chain]
         folder = self.path / "samples" / f"chain-{chain:04}"
-        folder.mkdir(exist_ok=True)
         path = folder / f"{waiting.steps[0]:010}.safetensors"
         stacked = {name: torch.stack([sample[name] for sample in waiting.tensors]) for name in waiting.tensors[0]}
         rows = [{"step": step, **notes} for step, notes in zip(waiting.steps, waiting.notes, strict=True)]
         _write(path, save(_plain(stacked), {"chain": json.dumps(chain), "samples": json.dumps(rows)}))
         new = [Record(chain, s, path, i, n) for i, (s, n) in enumerate(zip(waiting.steps, waiting.notes, strict=True))]
+        del self._waiting[chain]
         before = self.records(chain)
         self._records[chain] = self._last([*before, *new])
         in_use = {record.path for record in self._records[chain].values()}
@@ -301,13 +310,15 @@ class Store:
 
 
 def encode(value: Any) -> Any:
-    """Dicts with keys that JSON lacks (the milestones of a schedule) as lists of pairs; the rest as it is."""
+    """Tensors, and dicts with keys that JSON lacks (the milestones of a schedule), as pairs; the rest as it is."""
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {key: encode(item) for key, item in value.items()}
         return {"of": type(value).__name__, "pairs": [[key, encode(item)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
+    if isinstance(value, Tensor):
+        return {"of": "Tensor", "pairs": [[str(value.dtype).removeprefix("torch."), value.tolist()]]}
     return value
 
 
@@ -315,6 +326,9 @@ def decode(value: Any) -> Any:
     """The opposite of `encode`."""
     if isinstance(value, dict):
         if set(value) == {"of", "pairs"}:
+            if value["of"] == "Tensor":
+                ((dtype, numbers),) = value["pairs"]
+                return torch.tensor(numbers, dtype=getattr(torch, dtype))
             pairs = {key: decode(item) for key, item in value["pairs"]}
             return Counter(pairs) if value["of"] == "Counter" else pairs
         return {key: decode(item) for key, item in value.items()}
@@ -339,6 +353,7 @@ def _write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(exist_ok=True)
         with open(beside, "wb") as file:
             file.write(data)
             file.flush()
@@ -349,7 +364,7 @@ def _write(path: Path, data: bytes) -> None:
             beside.unlink()
         raise RunError(
             f"{path} could not be written: {error.strerror or error}. What was kept before is intact; make room, then "
-            f"continue with lv.resume({str(path.parent)!r}, …)."
+            f"resume the run."
         ) from error
     directory = os.open(path.parent, os.O_RDONLY)
     try:

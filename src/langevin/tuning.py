@@ -27,6 +27,7 @@ from langevin.preflight import check, generators_kept
 from langevin.samplers import Sampler
 
 _RUNGS = 40
+_BISECTIONS = 4
 
 
 class Trial(NamedTuple):
@@ -34,6 +35,11 @@ class Trial(NamedTuple):
 
     lr: float
     temperature: Estimate
+
+    def holds(self, asked: float, tolerance: float) -> bool:
+        """Whether the temperature is the one asked, within the tolerance and the error of measurement."""
+        error = self.temperature.error if math.isfinite(self.temperature.error) else 0.0
+        return abs(self.temperature.mean - asked) <= tolerance * asked + error
 
 
 @dataclass(frozen=True)
@@ -103,24 +109,34 @@ def find_lr(
 
     weights: Weights = init or {name: p.detach() for name, p in posterior.sampled_parameters().items()}
     trials: list[Trial] = []
-    lr, too_hot = limit / 30, False
+    lr = limit / 30
     with generators_kept(), tqdm(unit="rate", disable=not progress, delay=1.0, file=sys.stderr) as bar:
-        for rung in range(_RUNGS):
-            chain = OneChain(posterior, [0], [weights], batches, _at(sampler, lr), None, seed=seed + rung)
+
+        def attempt(lr: float) -> bool:
+            """Whether this rate is too hot; the next attempt starts where this one ended."""
+            nonlocal weights
+            chain = OneChain(posterior, [0], [weights], batches, _at(sampler, lr), None, seed=seed + len(trials))
             temperature = _temperature(chain, steps)
             trials.append(Trial(lr, temperature))
             bar.set_postfix_str(f"lr {lr:.2g}: T {temperature.mean:.3g}")
             bar.update()
-            hot = not temperature.mean <= asked * (1 + tolerance)
-            if rung == 0:
-                too_hot = hot  # then down the ladder until it is not, else up until it is
-            elif hot != too_hot:
-                break
             if math.isfinite(temperature.mean):
-                weights = {name: tensor.clone() for name, tensor in chain.sample(0).items()}
+                weights = chain.copy(0)
+            return not temperature.mean <= asked * (1 + tolerance)
+
+        too_hot = attempt(lr)
+        while len(trials) < _RUNGS:  # down the ladder until it is not too hot, or up until it is
             lr = lr / ladder if too_hot else lr * ladder
+            if attempt(lr) != too_hot:
+                break
+        cold, hot = (lr, lr * ladder) if too_hot else (lr / ladder, lr)
+        for _ in range(_BISECTIONS):  # the rungs on both sides may both be off
+            if any(trial.holds(asked, tolerance) for trial in trials):
+                break
+            middle = math.sqrt(cold * hot)
+            cold, hot = (cold, middle) if attempt(middle) else (middle, hot)
     trials.sort()
-    within = [t for t in trials if abs(t.temperature.mean - asked) <= tolerance * asked]
+    within = [trial for trial in trials if trial.holds(asked, tolerance)]
     if not within:
         seen = ", ".join(f"{t.lr:.2g}: {t.temperature.mean:.2g}" for t in trials[-5:])
         raise ValueError(

@@ -135,7 +135,7 @@ def measure(
     elif case.method == "fsgd":
         lr = _rate_of_unit_heat(posterior, train, start, batch_size)
     elif lr is None:
-        found = find_lr(posterior, train, sampler, batch_size=batch_size, steps=1000, init=start, progress=False)
+        found = find_lr(posterior, train, sampler, batch_size=batch_size, steps=4000, init=start, progress=False)
         lr = found.lr
     began = time.perf_counter()
     run = sample(

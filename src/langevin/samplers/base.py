@@ -201,6 +201,6 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def _check_counter(name: str, value: Any) -> None:
-    values = [value] if isinstance(value, int) else list(value)
+    values = list(value) if isinstance(value, list | tuple) else [value]
     if not values or not all(isinstance(v, int) and 0 <= v < 2**64 for v in values):
         raise ValueError(f"{name} must be an integer from 0 to 2⁶⁴ − 1; given {name}={value!r}.")

@@ -1,0 +1,81 @@
+"""What SGD, FSGD and SGHMC promise besides the contract; and that no two weights share noise."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.samplers import METHODS
+from tests.contract.targets import NUM_DATA, SIGMAS, Moments, limit, make
+from tests.contract.test_mechanics import ELEMENTWISE, equal, parameters, take
+
+
+@pytest.mark.parametrize("by_tensor", [False, True])
+def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
+    lr, damping = 0.2 * limit(METHODS["sghmc"], 1.0), -math.log(0.9)
+    v = 0.5 * 2 * damping / (lr * NUM_DATA) ** 2  # half of the noise comes from the gradient
+    p = nn.Parameter(torch.zeros(1024, 2, dtype=torch.float64))
+    sampler = lv.SGHMC([p], lr=lr, num_data=NUM_DATA, gradient_variance=[torch.full_like(p, v)] if by_tensor else v)
+    generator, second = torch.Generator().manual_seed(1), torch.zeros_like(p)
+    for step in range(1500):
+        p.grad = p.detach() + math.sqrt(v) * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        sampler.step()
+        if step >= 500:
+            second += p.detach().square() / 1000
+    heat, error = Moments.estimate(second.mean(1) * NUM_DATA)
+    assert error < 0.02
+    assert abs(heat - 1) < SIGMAS * error + 1.5 * 0.2**2
+    if not by_tensor:
+        assert abs(sampler.gradient_heat(v)) < 0.02
+
+
+@pytest.mark.parametrize("dtypes", [["float32"] * 4, ["float32", "float64", "float32", "float64"]])
+@pytest.mark.parametrize("bounds", [[4], [2, 4], [1, 4]])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if METHODS[n].target != "none"])
+def test_every_weight_has_noise_of_its_own(name, bounds, dtypes):
+    params = [nn.Parameter(torch.zeros(5, dtype=getattr(torch, d))) for d in dtypes]
+    groups = [{"params": params[a:b]} for a, b in itertools.pairwise([0, *bounds])]
+    sampler = make(METHODS[name], groups, lr=0.01)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    sampler.step()
+    moves = torch.cat([p.detach().double() for p in params])
+    assert len(moves.unique()) == 20
+    correlated = (moves[:, None] - moves[None, :]).abs() < 1e-6 * moves.abs().max()
+    assert int(correlated.sum()) == 20
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_grouping_changes_nothing(name):
+    together, apart = parameters(), parameters()
+    one = make(METHODS[name], together, lr=0.01)
+    grouped = make(METHODS[name], [{"params": apart[:1]}, {"params": apart[1:]}], lr=0.01)
+    assert equal(take(one, together, 3), take(grouped, apart, 3))
+
+
+@pytest.mark.parametrize("name", ["SGD", "FSGD"])
+def test_the_heat_of_constant_rate_sgd(name):
+    options = {"momentum": 0.8} if name == "SGD" else {}
+    p = nn.Parameter(torch.zeros(2048, dtype=torch.float64))
+    sampler = getattr(lv, name)([p], lr=0.01, num_data=NUM_DATA, **options)
+    generator, second = torch.Generator().manual_seed(1), 0.0
+    for step in range(3000):
+        p.grad = p.detach() + torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        sampler.step()
+        if step >= 1000:
+            second += float(p.detach().square().mean()) / 2000
+    assert second * NUM_DATA == pytest.approx(sampler.gradient_heat(1.0), rel=0.03)
+
+
+def test_momentum_raises_the_limit_of_sgd():
+    for factor, bounded in ((0.95, True), (1.05, False)):
+        p = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        limit_ = lv.SGD([p], lr=1e-3, num_data=1, momentum=0.8).stability_limit(3.0)
+        sampler = lv.SGD([p], lr=factor * limit_, num_data=1, momentum=0.8)
+        for _ in range(500):
+            p.grad = 3.0 * p.detach()
+            sampler.step()
+        assert (abs(float(p.detach())) < 10) == bounded
