@@ -74,11 +74,11 @@ def half_square(w):
 
 @pytest.mark.parametrize("target", POWERS)
 def test_one_dimension_second_moment(target):
-    """0.636, 0.797 and 1.000: further apart than four standard errors and the bias of order lr."""
-    draws = sample_curved(torch.asinh, half_square, target=target, lr=0.08, steps=800, burn_in=60, blocks=32)
+    """0.636, 0.797 and 1.000: further apart than what error and bias allow."""
+    draws = sample_curved(torch.asinh, half_square, target=target, lr=0.04, steps=900, burn_in=100, blocks=32)
     mean, error = mean_and_error(draws.square()[..., 0])
     assert error < 0.035
-    assert abs(mean - exact_second_moment(POWERS[target])) < 3.5 * error + 0.02
+    assert abs(mean - exact_second_moment(POWERS[target])) < 3 * error + 0.03  # 0.03: the bias of order lr
 
 
 @pytest.mark.slow
