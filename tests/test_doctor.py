@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.doctor import examine, largest_curvature
+from langevin.diagnostics.curvature import largest_curvature
+from langevin.doctor import examine
 from tests.helpers import toy_data, toy_model, toy_posterior
 
 

@@ -1,7 +1,11 @@
 """langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
 
-from langevin import data, models
+import importlib
+from typing import Any
+
+from langevin import data, models, priors
 from langevin._version import __version__
+from langevin.citation import cite
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
 from langevin.optimum import find_map
@@ -28,6 +32,7 @@ from langevin.samplers import (
 )
 from langevin.schedules import cyclical
 from langevin.store import RunError
+from langevin.tuning import RateSearch, find_lr
 
 __all__ = [
     "ATMC",
@@ -55,19 +60,30 @@ __all__ = [
     "Posterior",
     "Preconditioner",
     "RMSprop",
+    "RateSearch",
     "Run",
     "RunError",
     "StudentT",
     "UnitDirection",
     "__version__",
     "batch_size_for",
+    "cite",
     "cyclical",
     "data",
+    "find_lr",
     "find_map",
     "load",
     "models",
     "pSGLD",
+    "priors",
     "resume",
     "sample",
     "temperature_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`lv.sklearn` is imported when it is first asked for: scikit-learn takes its time."""
+    if name == "sklearn":
+        return importlib.import_module("langevin.sklearn")
+    raise AttributeError(f"module 'langevin' has no attribute {name!r}")

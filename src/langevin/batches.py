@@ -126,7 +126,7 @@ class TensorBatches(Batches):
 
 
 class DatasetBatches(Batches):
-    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `batch` for a whole batch, if it has them.
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__`, or `read_batch` for a whole batch, if it has them.
 
     Its transforms may draw from the global generators, so these are seeded for every batch.
     """
@@ -154,8 +154,8 @@ class DatasetBatches(Batches):
 
     def take(self, indices: Tensor) -> Batch:
         """These examples, collated."""
-        if hasattr(self.dataset, "batch"):
-            return split_batch(self.dataset.batch(indices))
+        if hasattr(self.dataset, "read_batch"):
+            return split_batch(self.dataset.read_batch(indices))
         several = getattr(self.dataset, "__getitems__", None)
         items = several(indices.tolist()) if several else [self.dataset[i] for i in indices.tolist()]
         return split_batch(default_collate(items))
@@ -248,14 +248,18 @@ def _checked_size(batch_size: int | None, num_data: int) -> int:
 
 
 def split_batch(batch: Any) -> Batch:
-    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name."""
+    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name.
+
+    The other entries of a dict are arguments of the model by name; a single one is just its input.
+    """
     if isinstance(batch, Mapping):
         names = [name for name in _TARGET_NAMES if name in batch]
         if len(names) != 1:
             raise ValueError(
                 f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}."
             )
-        return {name: value for name, value in batch.items() if name != names[0]}, batch[names[0]]
+        inputs = {name: value for name, value in batch.items() if name != names[0]}
+        return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) >= 2:
         return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
     raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")

@@ -19,7 +19,7 @@ from langevin._version import __version__
 from langevin.batches import as_batches
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.posterior import Posterior, batch_size_of
-from langevin.priors import Gaussian
+from langevin.priors import Gaussian, default
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
 from langevin.store import Store
@@ -122,7 +122,9 @@ def sample(
     batch_size: Annotated[int | None, typer.Option(help="Examples per step (128).")] = None,
     chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
     temperature: Annotated[float | None, typer.Option(help="1 is the Bayes posterior.")] = None,
-    prior_std: Annotated[float, typer.Option(help="Standard deviation of the Gaussian prior.")] = 1.0,
+    prior_std: Annotated[
+        float | None, typer.Option(help="Standard deviation of a Gaussian prior; by default lv.priors.default(model).")
+    ] = None,
     likelihood: Annotated[
         str | None, typer.Option(help="categorical, bernoulli or gaussian; by default from the targets.")
     ] = None,
@@ -233,7 +235,8 @@ def _build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
         guessed = {"in_features": features, "out_features": classes} if recipe["model"] in ("mlp", "logistic") else {}
         model = models.make(recipe["model"], **(guessed | recipe["model_options"]))
     num_data = batches.num_data if batches.num_data is not None else batch_size_of(y)
-    return Posterior(model, likelihood, Gaussian(recipe["prior_std"]), num_data=num_data), train
+    prior = default(model) if recipe["prior_std"] is None else Gaussian(recipe["prior_std"])
+    return Posterior(model, likelihood, prior, num_data=num_data), train
 
 
 def _likelihood(name: str | None, y: Any) -> Any:

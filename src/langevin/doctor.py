@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, as_batches
+from langevin.diagnostics.curvature import largest_curvature
 from langevin.posterior import Posterior
 from langevin.preflight import check_targets, generators_kept
 from langevin.samplers import Sampler
@@ -199,22 +200,3 @@ def _heat(posterior: Posterior, sampler: Sampler, batches: Batches, device: torc
             f"It adds about {heat:.2g} to the temperature of {temperature:g} at the present weights."
             + ("" if level == "ok" else " A smaller lr or a larger batch lowers it in proportion."),
         )
-
-
-def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
-    """The largest eigenvalue, in size, of the Hessian of the loss on a batch, by power iteration."""
-    params = list(posterior.sampled_parameters().values())
-    grads = torch.autograd.grad(posterior.loss(x, y), params, create_graph=True)
-    generator = torch.Generator().manual_seed(0)
-    direction = [torch.randn(p.shape, generator=generator).to(p) for p in params]
-    value = 0.0
-    for _ in range(iterations):
-        norm = float(torch.sqrt(sum((d.square().sum() for d in direction), torch.zeros((), device=params[0].device))))
-        if norm == 0:
-            return 0.0
-        direction = [d / norm for d in direction]
-        product = torch.autograd.grad(grads, params, direction, retain_graph=True, allow_unused=True)
-        product = tuple(torch.zeros_like(p) if h is None else h for p, h in zip(params, product, strict=True))
-        value = float(sum((d * h).sum() for d, h in zip(direction, product, strict=True)))
-        direction = [h.detach() for h in product]
-    return abs(value)

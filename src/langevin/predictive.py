@@ -115,20 +115,21 @@ class _Classes:
         self.kept: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[Tensor]) -> None:
+        self.dtype = parts[0].dtype
         probs = torch.cat(parts).double()
         self.total = self.total.to(probs.device) + probs
         self.entropies = self.entropies.to(probs.device) + torch.special.entr(probs).sum(1)
         self.count += 1
         if self.kept is not None:
-            self.kept.append(probs.float())
+            self.kept.append(probs.to(self.dtype))
 
     def result(self) -> ClassPrediction:
         _at_least_one(self.count)
         probs = self.total / self.count
         return ClassPrediction(
-            probs=probs.float(),
-            entropy=torch.special.entr(probs).sum(1).float(),
-            aleatoric=(self.entropies / self.count).float(),
+            probs=probs.to(self.dtype),
+            entropy=torch.special.entr(probs).sum(1).to(self.dtype),
+            aleatoric=(self.entropies / self.count).to(self.dtype),
             samples=None if self.kept is None else torch.stack(self.kept),
         )
 
@@ -141,6 +142,7 @@ class _Values:
         self.kept: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[tuple[Tensor, Tensor]]) -> None:
+        self.dtype = parts[0][0].dtype
         mean = torch.cat([m for m, _ in parts]).double()
         noise = torch.cat([v for _, v in parts]).double()
         if self.count == 0:
@@ -151,14 +153,14 @@ class _Values:
         self.squares += deviation * (mean - self.mean)
         self.noise += (noise - self.noise) / self.count
         if self.kept is not None:
-            self.kept.append(mean.float())
+            self.kept.append(mean.to(self.dtype))
 
     def result(self) -> ValuePrediction:
         _at_least_one(self.count)
         return ValuePrediction(
-            mean=self.mean.float(),
-            aleatoric=self.noise.float(),
-            epistemic=(self.squares / self.count).float(),
+            mean=self.mean.to(self.dtype),
+            aleatoric=self.noise.to(self.dtype),
+            epistemic=(self.squares / self.count).to(self.dtype),
             samples=None if self.kept is None else torch.stack(self.kept),
         )
 

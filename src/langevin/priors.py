@@ -7,6 +7,7 @@ every element is its own group.
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @runtime_checkable
@@ -141,6 +142,35 @@ class PerParameter:
 
     def __repr__(self) -> str:
         return f"PerParameter({self.patterns})"
+
+
+def resnetpp(b: float = 5.0) -> PerParameter:
+    """The priors of Heek & Kalchbrenner (2019) for weight-normalized networks (ResNet++).
+
+    Group Laplace of scale b on the scales, unit directions on the directions; biases, of which the paper says nothing,
+    get Gaussian(1).
+    """
+    return PerParameter(
+        {"*scale": GroupLaplace(b), "*direction": UnitDirection(), "*bias": Gaussian(1.0), "*": Gaussian(1.0)}
+    )
+
+
+def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
+    """Gaussians that keep the size of activations from layer to layer: std = gain/√(inputs of a unit); biases std 1.
+
+    With gain √2 the prior draws networks as He et al. (2015) initialize them for ReLU.
+    """
+    priors: dict[str, Prior] = {}
+    for name, parameter in model.named_parameters():
+        inputs = parameter[0].numel() if parameter.dim() > 1 else 0
+        priors[glob.escape(name)] = Gaussian(gain / math.sqrt(inputs)) if inputs else Gaussian(1.0)
+    return PerParameter({**priors, "*": Gaussian(1.0)})
+
+
+def default(model: nn.Module) -> PerParameter:
+    """A sensible prior for a model: `resnetpp()` for weight-normalized ones, `fan_in` for all others."""
+    weight_normalized = any(name.endswith("direction") for name, _ in model.named_parameters())
+    return resnetpp() if weight_normalized else fan_in(model)
 
 
 def _groups(parameter: Tensor) -> Tensor:

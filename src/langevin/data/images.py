@@ -76,7 +76,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             images = self._augmented(images) if labels.dim() else self._augmented(images.unsqueeze(0)).squeeze(0)
         return images * self._scale + self._shift, labels
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def read_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return a batch at once: what `langevin.sample` calls."""
         return self[indices]
 

@@ -1,0 +1,1 @@
+"""What `langevin bench` runs."""

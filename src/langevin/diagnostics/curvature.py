@@ -1,0 +1,28 @@
+"""The curvature of the loss, as far as the learning rate depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from langevin.posterior import Posterior
+
+
+def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
+    """The largest eigenvalue, in size, of the Hessian of the loss (U/N) on a batch, by power iteration."""
+    params = list(posterior.sampled_parameters().values())
+    grads = torch.autograd.grad(posterior.loss(x, y), params, create_graph=True)
+    generator = torch.Generator().manual_seed(0)
+    direction = [torch.randn(p.shape, generator=generator).to(p) for p in params]
+    value = 0.0
+    for _ in range(iterations):
+        norm = float(torch.linalg.vector_norm(torch.cat([d.flatten() for d in direction])))
+        if norm == 0:
+            return 0.0
+        direction = [d / norm for d in direction]
+        product = torch.autograd.grad(grads, params, direction, retain_graph=True, allow_unused=True)
+        images = [torch.zeros_like(p) if h is None else h.detach() for p, h in zip(params, product, strict=True)]
+        value = float(sum((d * h).sum() for d, h in zip(direction, images, strict=True)))
+        direction = images
+    return abs(value)

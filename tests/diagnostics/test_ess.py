@@ -1,0 +1,47 @@
+import math
+
+import pytest
+import torch
+
+from langevin.diagnostics.ess import effective_sample_size
+from langevin.diagnostics.temperature import mean_and_error
+
+
+def autoregressive(rho, n=20_000, columns=20):
+    generator = torch.Generator().manual_seed(3)
+    values = torch.zeros(n, columns, dtype=torch.float64)
+    for t in range(1, n):
+        values[t] = rho * values[t - 1] + math.sqrt(1 - rho**2) * torch.randn(columns, generator=generator)
+    return values
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_ess_of_an_autoregressive_chain(rho):
+    """The autocorrelation time of AR(1) is (1 + ρ)/(1 − ρ)."""
+    ess = effective_sample_size(autoregressive(rho)) / 20_000
+    exact = (1 - rho) / (1 + rho)
+    error = float(ess.std() / math.sqrt(20))
+    assert abs(float(ess.mean()) - exact) < 4 * error + 0.05 * exact
+
+
+def test_a_constant_has_no_effective_sample():
+    assert float(effective_sample_size(torch.ones(50))) == 0.0
+    with pytest.raises(ValueError, match="at least 4 draws"):
+        effective_sample_size(torch.ones(3))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_standard_errors_know_of_autocorrelation(rho):
+    """Over many chains the mean divided by its reported error has a variance of about 1."""
+    scores = []
+    for column in autoregressive(rho, n=10_000, columns=60).T:
+        estimate = mean_and_error(column.tolist())
+        scores.append(estimate.mean / estimate.error)
+    assert 0.6 < torch.tensor(scores).std() < 1.5
+
+
+def test_errors_that_cannot_be_known_are_unknown():
+    assert math.isnan(mean_and_error([1.0, 2.0]).error)
+    assert mean_and_error([1.0, 2.0]).mean == 1.5
+    assert str(mean_and_error([1.0, 2.0])) == "1.5 ± unknown"
+    assert math.isnan(mean_and_error([]).mean)

@@ -1,0 +1,65 @@
+"""Simulation-based calibration (Talts et al. 2018) of the whole pipe, from the prior to samples of the posterior.
+
+Draw θ from the prior, data from θ, and samples of the posterior from the data: the rank of θ among the samples is
+uniform, for every coordinate, if and only if all of it fits together.
+"""
+
+import inspect
+from functools import partial
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import langevin as lv
+from langevin.samplers import METHODS
+from tests.contract.targets import limit
+
+SIMULATIONS, KEPT, FEATURES, NUM_DATA = 200, 19, 3, 40
+
+
+def ranks(name):
+    method = METHODS[name]
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(NUM_DATA, FEATURES, generator=generator)
+    curvature = float(torch.linalg.eigvalsh(x.T @ x / NUM_DATA)[-1]) + 1 / NUM_DATA
+    lr = (0.05 if method.order == 1 else 0.2) * limit(method, curvature, num_data=NUM_DATA)
+    settles = "thermostat_rate" in inspect.signature(method.sampler).parameters
+    options = {"thermostat_rate": 1e-2} if settles else {}
+    found = []
+    for simulation in range(SIMULATIONS):
+        theta = torch.randn(FEATURES, generator=generator)
+        y = x @ theta[:, None] + torch.randn(NUM_DATA, 1, generator=generator)
+        posterior = lv.Posterior(nn.Linear(FEATURES, 1, bias=False), lv.GaussianNoise(1.0), lv.Gaussian(), NUM_DATA)
+        run = lv.sample(
+            posterior,
+            (x, y),
+            partial(method.sampler, lr=lr, **options),
+            batch_size=NUM_DATA,
+            steps=300 + KEPT * 60,
+            burn_in=300,
+            thin=60,
+            seed=simulation,
+            progress=False,
+        )
+        draws = torch.stack([sample["weight"][0] for sample in run])
+        found.append((draws < theta).sum(0))
+    return torch.stack(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.target == "posterior"])
+def test_ranks_are_uniform(name):
+    found = ranks(name)
+    for coordinate in range(FEATURES):
+        counts = torch.bincount(found[:, coordinate], minlength=KEPT + 1)
+        assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+        # uniform ranks have this mean and variance; the chi-square alone is weak against a smooth ∪ or ∩
+        mean, variance = KEPT / 2, ((KEPT + 1) ** 2 - 1) / 12
+        values = found[:, coordinate].double()
+        assert abs(float(values.mean()) - mean) < 4 * (variance / SIMULATIONS) ** 0.5
+        spread = float((values - mean).square().mean())
+        fourth = float((values - mean).pow(4).mean())
+        assert abs(spread - variance) < 4 * ((fourth - spread**2) / SIMULATIONS) ** 0.5
