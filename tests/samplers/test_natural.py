@@ -74,11 +74,11 @@ def half_square(w):
 
 @pytest.mark.parametrize("target", POWERS)
 def test_one_dimension_second_moment(target):
-    """0.636, 0.797 and 1.000: further apart than four standard errors and the bias of order lr."""
-    draws = sample_curved(torch.asinh, half_square, target=target, lr=0.08, steps=800, burn_in=60, blocks=32)
+    """0.636, 0.797 and 1.000: further apart than what error and bias allow."""
+    draws = sample_curved(torch.asinh, half_square, target=target, lr=0.04, steps=900, burn_in=100, blocks=32)
     mean, error = mean_and_error(draws.square()[..., 0])
     assert error < 0.035
-    assert abs(mean - exact_second_moment(POWERS[target])) < 3.5 * error + 0.02
+    assert abs(mean - exact_second_moment(POWERS[target])) < 3 * error + 0.03  # 0.03: the bias of order lr
 
 
 @pytest.mark.slow
@@ -104,7 +104,8 @@ def test_one_dimension_goodness_of_fit(target):
 
 def twisted(w):
     """Two outputs a block, with a metric that is neither diagonal nor constant."""
-    return torch.stack([w[..., 0] + 0.6 * w[..., 1].square(), torch.asinh(2 * w[..., 1]) + 0.3 * w[..., 0]], dim=-1)
+    w0, w1 = w[..., 0], w[..., 1]
+    return torch.stack([torch.asinh(2 * w0) + 0.3 * w1, torch.asinh(2 * w1) - 0.3 * w0], dim=-1)
 
 
 def correlated(w):
@@ -128,27 +129,29 @@ def moments(w):
     return [w[..., 0], w[..., 0].square(), w[..., 1].square(), w[..., 0] * w[..., 1]]
 
 
+def check_two_dimensions(target, lr, steps, largest_error, bias):
+    """Second moments 1.14, 0.57, 0.29 for the posterior and 0.71, 0.38, 0.13 with the Jeffreys factor."""
+    draws = sample_curved(twisted, correlated, target=target, lr=lr, steps=steps, burn_in=100, blocks=16, size=2)
+    right, wrong = (quadrature_moments(jeffreys) for jeffreys in (target == "jeffreys", target != "jeffreys"))
+    told_apart = 0
+    for values, exact, other in zip(moments(draws), right, wrong, strict=True):
+        mean, error = mean_and_error(values)
+        assert error < largest_error
+        assert abs(mean - exact) < 4 * error + bias
+        told_apart += abs(mean - other) > 4 * error + bias
+    assert told_apart >= 1
+
+
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_two_dimensions_against_quadrature(target):
-    draws = sample_curved(twisted, correlated, target=target, lr=0.1, steps=800, burn_in=60, blocks=16, size=2)
-    for values, exact in zip(moments(draws), quadrature_moments(target == "jeffreys"), strict=True):
-        mean, error = mean_and_error(values)
-        assert error < 0.16
-        assert abs(mean - exact) < 4 * error + 0.03
+    check_two_dimensions(target, lr=0.05, steps=800, largest_error=0.1, bias=0.03)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_two_dimensions_against_quadrature_long(target):
-    draws = sample_curved(twisted, correlated, target=target, lr=0.03, steps=12_000, burn_in=300, blocks=16, size=2)
-    wrong = 0
-    other = quadrature_moments(target != "jeffreys")
-    for values, exact, distant in zip(moments(draws), quadrature_moments(target == "jeffreys"), other, strict=True):
-        mean, error = mean_and_error(values)
-        assert abs(mean - exact) < 4 * error + 0.008
-        wrong += abs(mean - distant) > 4 * error + 0.008
-    assert wrong >= 1  # the two targets differ, and this test can tell
+    check_two_dimensions(target, lr=0.03, steps=8000, largest_error=0.04, bias=0.015)
 
 
 # ---- the point of the paper's title: with the Jeffreys factor the parameterization does not matter
