@@ -379,3 +379,18 @@ def test_an_interrupted_run_holds_no_sample_of_one_chain_alone_after_resume(tmp_
     again = resume(tmp_path / "r", toy_posterior(), toy_data())
     assert samples_of(again).keys() == samples_of(whole).keys()
     assert_same_samples(whole, again)
+
+
+def test_a_preconditioner_is_known_from_the_run(tmp_path):
+    sampler = partial(lv.KSGLD, lr=1e-3, preconditioner=lv.KFAC(damping=0.1))
+    options = {"steps": 20, "burn_in": 5, "thin": 5, "checkpoint_steps": 5}
+    whole = draw(toy_posterior(), toy_data(), sampler, **options)
+    draw(toy_posterior(), toy_data(), sampler, out=tmp_path / "r", **{**options, "steps": 15})
+    assert_same_samples(whole, resume(tmp_path / "r", toy_posterior(), toy_data(), steps=20))
+
+
+def test_an_adaptive_sampler_needs_a_burn_in_to_learn_from():
+    with pytest.raises(ValueError, match="with burn_in=0 there is nothing to learn from"):
+        draw(toy_posterior(), toy_data(), partial(lv.pSGLD, lr=1e-3), steps=10, burn_in=0)
+    run = draw(toy_posterior(), toy_data(), partial(lv.pSGLD, lr=1e-3), steps=10, burn_in=0, freeze=False)
+    assert len(run) > 0

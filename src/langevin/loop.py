@@ -127,6 +127,7 @@ def sample(
     )
     workshop = _Workshop(posterior, batches, sampler, schedule, plan)
     preflight.check_schedule(schedule, workshop.probe(), plan)
+    preflight.check_adaptation(workshop.probe(), plan)
     starts = [_start(init, chain, posterior) for chain in range(chains)]
     with preflight.generators_kept():
         chosen, why = workshop.choose(mode, starts)

@@ -81,6 +81,16 @@ def check_schedule(schedule: Callable[[Any], LRScheduler] | None, probe: Sampler
         )
 
 
+def check_adaptation(probe: Sampler, plan: Plan) -> None:
+    """Raise if an adaptive sampler is to be frozen before it has learnt anything."""
+    if probe.adapts and plan.freeze and plan.burn_in == 0:
+        raise ValueError(
+            f"{type(probe).__name__} learns its metric during burn-in and is frozen at its end, so that its target is "
+            f"exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a biased "
+            f"target, freeze=False."
+        )
+
+
 @torch.no_grad()
 def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     seed_everything(seed, 0, 0)

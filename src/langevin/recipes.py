@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from langevin import samplers, schedules
+from langevin import preconditioners, samplers, schedules
 
 
 def write_recipe(factory: Callable[..., Any] | None) -> dict[str, Any] | None:
@@ -22,7 +22,8 @@ def write_recipe(factory: Callable[..., Any] | None) -> dict[str, Any] | None:
     if isinstance(factory, schedules.cyclical):
         name, options = "cyclical", dataclasses.asdict(factory)
     elif isinstance(factory, partial) and not factory.args:
-        name, options = getattr(factory.func, "__name__", ""), dict(factory.keywords)
+        name = getattr(factory.func, "__name__", "")
+        options = {key: _written(value) for key, value in factory.keywords.items()}
     else:
         name, options = getattr(factory, "__name__", ""), {}
     recipe = {"name": name, "options": options}
@@ -32,6 +33,18 @@ def write_recipe(factory: Callable[..., Any] | None) -> dict[str, Any] | None:
     except (TypeError, ValueError):
         pass
     return None
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, preconditioners.Preconditioner):
+        return {"preconditioner": type(value).__name__, "options": value.__getstate__()}
+    return value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {"preconditioner", "options"}:
+        return getattr(preconditioners, value["preconditioner"])(**value["options"])
+    return value
 
 
 def read_recipe(recipe: dict[str, Any]) -> Callable[..., Any]:
@@ -46,7 +59,7 @@ def _made_from(recipe: dict[str, Any]) -> Callable[..., Any] | None:
     name, options = recipe["name"], recipe["options"]
     for method in samplers.METHODS.values():
         if method.sampler.__name__ == name:
-            return partial(method.sampler, **options)
+            return partial(method.sampler, **{key: _read(value) for key, value in options.items()})
     if name == "cyclical":
         return schedules.cyclical(**options)
     scheduler = getattr(torch.optim.lr_scheduler, name, None)

@@ -91,6 +91,8 @@ class KFAC(Preconditioner):
         if self._source is None:
             raise ValueError("K-FAC has to see the model: call sampler.bind(posterior) before the first step.")
         layers = self._in(params)
+        if not layers:  # none of a kind that K-FAC understands; the user was told
+            return
         step = group["step"]
         if step % self.factor_interval == 0:
             if self._statistics is None:  # of all groups' layers, before any of them moves

@@ -33,6 +33,7 @@ class Sampler(Optimizer):
 
     elementwise: ClassVar[bool] = True  # the update treats every weight by itself, so chains can be stacked
     constant_rate: ClassVar[bool] = False  # a schedule contradicts the method
+    adapts: ClassVar[bool] = False  # until `freeze` is called, its target is biased
     injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
     citation: ClassVar[str]  # BibTeX
 

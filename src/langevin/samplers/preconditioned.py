@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from langevin.samplers.base import Group, Normals, Sampler
 class Preconditioned(Sampler):
     """A Langevin sampler with a preconditioner of its own (a copy of the one that it is given)."""
 
+    adapts: ClassVar[bool] = True
     preconditioner: Preconditioner
 
     def __init__(
