@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,8 @@ from langevin.diagnostics.curvature import largest_curvature
 from langevin.diagnostics.temperature import Estimate, mean_and_error
 from langevin.posterior import Posterior
 from langevin.preflight import check, generators_kept
-from langevin.samplers import Sampler
+from langevin.samplers import SGHMC, Sampler
+from langevin.samplers.thermostat import Thermostat
 
 _RUNGS = 40
 _BISECTIONS = 4
@@ -77,6 +79,10 @@ def find_lr(
 ) -> RateSearch:
     """The largest learning rate at which the configurational temperature is within `tolerance` of T.
 
+    For thermostats (SGNHT, ATMC) the rate is SGHMC's at the same friction: their own mean temperature is T at almost
+    any rate, but mini-batch noise that is correlated between weights leaves some directions hot and others cold, which
+    friction weight by weight can't mend.
+
     Args:
         posterior: what is to be sampled; its model is left as it is.
         data: the training data, as for `sample`.
@@ -103,6 +109,9 @@ def find_lr(
     if not probe.injects_noise or probe.param_groups[0]["temperature"] == 0:
         raise ValueError(f"{type(probe).__name__} at temperature 0 has no temperature to hold; tune it by its loss.")
     asked = float(probe.param_groups[0]["temperature"])
+    if isinstance(probe, Thermostat):
+        sampler = partial(SGHMC, friction=probe.param_groups[0]["friction"], temperature=asked)
+        probe = sampler(params, lr=1e-3, num_data=posterior.num_data, seed=0, chain=0)
     check(posterior, batches, lambda p, **options: sampler(p, lr=1e-3, **options), None, seed)
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
     limit = probe.stability_limit(max(largest_curvature(posterior, x, y), 1e-12))

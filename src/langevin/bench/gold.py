@@ -210,6 +210,8 @@ def run_gold(out: Path, references: Path, say: Callable[[str], None] = print) ->
         row = asdict(measure(case, make, compare))
         results[part].append(row)
         say(f"{part} {case.method}: " + ", ".join(f"{k}={v:.3g}" for k, v in row.items() if isinstance(v, float)))
+        order = [case.method for kind, case, *_ in plan if kind == part]
+        results[part].sort(key=lambda row, order=order: order.index(row["method"]))
         path.write_text(json.dumps(results, indent=1) + "\n")
         (out / "tables.md").write_text(tables(results))
 

@@ -48,6 +48,7 @@ class BNP(Preconditioner):
         self._layers: list[Layer] = []
         self._seen: dict[Layer, tuple[Tensor, Tensor, int]] = {}  # mean, variance, number of rows
         self._handles: list[Any] = []
+        self._bound = False
         self._watching = True
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
@@ -56,12 +57,13 @@ class BNP(Preconditioner):
         self._layers = find_layers(posterior, params, "BNP", lambda module: True, self.uncovered)
         watch = self._watch(posterior.model.training)
         self._handles = [layer.module.register_forward_hook(watch(layer)) for layer in self._layers]
+        self._bound = True
 
     def unbind(self) -> None:
         """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
-        self._layers, self._seen, self._handles = [], {}, []
+        self._layers, self._seen, self._handles, self._bound = [], {}, [], False
 
     def _watch(self, mode: bool) -> Callable[[Layer], Callable[..., None]]:
         def of(layer: Layer) -> Callable[..., None]:
@@ -78,7 +80,7 @@ class BNP(Preconditioner):
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Running averages of μ and σ²; q."""
-        if not self._handles:
+        if not self._bound:
             raise ValueError("BNP has to see the model: call sampler.bind(posterior) before the first step.")
         for layer in self._in(params):
             if layer not in self._seen:

@@ -1,0 +1,20 @@
+"""Tables in the pages are those that commands wrote."""
+
+import json
+from pathlib import Path
+
+from langevin.bench.gold import tables
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_page_on_choosing_has_the_measured_tables():
+    written = (DOCS / "gold" / "tables.md").read_text()
+    assert tables(json.loads((DOCS / "gold" / "results.json").read_text())) == written
+    assert written in (DOCS / "choosing-a-sampler.md").read_text()
+
+
+def test_the_page_on_networks_was_written_by_its_command():
+    page = (DOCS / "networks.md").read_text()
+    assert "Written by `langevin bench support`" in page
+    assert "| ResNet++-56, width 32 | `resnet++` | 3,412,404 |" in page
