@@ -306,7 +306,10 @@ def _advance(
             _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False
-            group.advance()
+            try:
+                group.advance()
+            except FloatingPointError as error:
+                raise Diverged(f"{_divergence(group.numbers[0], 'it diverged', group, store)} {error}") from None
             if group.step == plan.burn_in and plan.freeze:
                 group.sampler.freeze()
             if plan.keeps(group.step):

@@ -37,9 +37,9 @@ def ranks(name):
             (x, y),
             partial(method.sampler, lr=lr, **options),
             batch_size=NUM_DATA,
-            steps=300 + KEPT * 60,
-            burn_in=300,
-            thin=60,
+            steps=200 + KEPT * 40,
+            burn_in=200,
+            thin=40,
             seed=simulation,
             progress=False,
         )
