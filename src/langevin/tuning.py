@@ -39,9 +39,9 @@ class Trial(NamedTuple):
     temperature: Estimate
 
     def holds(self, asked: float, tolerance: float) -> bool:
-        """Whether the temperature is the one asked, within the tolerance and the error of measurement."""
+        """Whether the temperature is the one asked, within the tolerance and at most as much error of measurement."""
         error = self.temperature.error if math.isfinite(self.temperature.error) else 0.0
-        return abs(self.temperature.mean - asked) <= tolerance * asked + error
+        return abs(self.temperature.mean - asked) <= tolerance * asked + min(error, tolerance * asked)
 
 
 @dataclass(frozen=True)
