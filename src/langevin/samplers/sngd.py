@@ -43,7 +43,7 @@ class SNGD(Preconditioned):
     injects_noise: ClassVar[bool] = False
     citation: ClassVar[str] = """@article{smith2018stochastic,
   title={Stochastic natural gradient descent draws posterior samples in function space},
-  author={Smith, Samuel L and Duckworth, Daniel and Rezchikov, Semon and Le, Quoc V and Sohl-Dickstein, Jascha},
+  author={Smith, Samuel L and Duckworth, Daniel and Le, Quoc V and Sohl-Dickstein, Jascha},
   journal={arXiv preprint arXiv:1806.09597}, year={2018}}"""
 
     def __init__(
