@@ -64,7 +64,7 @@ def small_mnist(
 def projected_mnist(split: str = "train", size: int | None = None, features: int = 10, seed: int = 0) -> TensorDataset:
     """Return MNIST projected to a few features: inputs (features,), 10 classes.
 
-    Smith, Duckworth, Le & Sohl-Dickstein (2018), "Stochastic natural gradient descent draws posterior samples in function
+    Smith, Duckworth, Le et al. (2018), "Stochastic natural gradient descent draws posterior samples in function
     space", section 6.3: the 784 pixels, from 0 to 1, times a matrix of standard normal numbers (from `seed`, the same
     for both splits). `size` keeps the first so many; by default 1,024 to train on, as in the paper, and all to test on.
     """

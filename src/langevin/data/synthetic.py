@@ -26,7 +26,7 @@ def binary_logistic(
 ) -> LogisticDataset:
     """Return data of a logistic regression whose weights are known: standard normal x, P(y = 1 | x) = σ(ω_true·x).
 
-    Smith, Duckworth, Le & Sohl-Dickstein (2018), "Stochastic natural gradient descent draws posterior samples in function
+    Smith, Duckworth, Le et al. (2018), "Stochastic natural gradient descent draws posterior samples in function
     space", section 6.1: 1,000 examples with ω_true = (16, 0), or `features=64`: zeros are added to ω_true up to there.
 
     >>> binary_logistic(features=64).omega_true[:3]

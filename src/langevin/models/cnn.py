@@ -46,7 +46,7 @@ class CNN(nn.Module):
 class StridedCNN(nn.Module):
     """Three 3×3 convolutions of 10 channels, stride 2, with ReLU, then a dense layer; no biases.
 
-    Smith, Duckworth, Le & Sohl-Dickstein (2018), "Stochastic natural gradient descent draws posterior samples in function
+    Smith, Duckworth, Le et al. (2018), "Stochastic natural gradient descent draws posterior samples in function
     space", section 6.4: 1,890 + 1,600 = 3,490 parameters on MNIST, few enough for the full Fisher matrix. Zero padding
     of 1 gives the 4×4 positions that the paper's 1,600 implies.
 

@@ -7,7 +7,7 @@ class LogisticRegression(nn.Module):
     """Logistic regression: one dense layer, whose output is the logits.
 
     With `out_features=1` the output is one logit an example, shape (batch,), for a Bernoulli likelihood; otherwise it
-    is (batch, out_features), for a categorical one. Smith, Duckworth, Le & Sohl-Dickstein (2018), "Stochastic natural
+    is (batch, out_features), for a categorical one. Smith, Duckworth, Le et al. (2018), "Stochastic natural
     gradient descent draws posterior samples in function space", use 64 inputs, one output and no bias:
     `LogisticRegression(64, bias=False)`.
 

@@ -12,7 +12,7 @@ class MLP(nn.Module):
     """A multilayer perceptron: dense layers with an activation between them, none after the last.
 
     `widths` are those of the hidden layers; `widths=()` is a linear model. `activation` is a name ("relu", "tanh",
-    "silu", …) or a function of a tensor. The network of Smith, Duckworth, Le & Sohl-Dickstein (2018), "Stochastic natural
+    "silu", …) or a function of a tensor. The network of Smith, Duckworth, Le et al. (2018), "Stochastic natural
     gradient descent draws posterior samples in function space", is `MLP(10, 10, widths=(40,))`.
 
     Shapes: (batch, …) with in_features numbers an example, flattened → (batch, out_features).
