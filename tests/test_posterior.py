@@ -220,3 +220,30 @@ def test_batchnorm_and_dropout_are_warned_of(layer, kind):
     assert [hazard.kind for hazard in posterior.hazards()] == [kind]
     assert not toy_posterior(bad_model(layer).eval()).hazards()
     assert not toy_posterior(bad_model(nn.Dropout(0.0))).hazards()
+
+
+def test_priors_for_models():
+    net = lv.models.make("resnet++", depth=8, width=4)
+    prior = lv.priors.default(net)
+    for name, _ in net.named_parameters():
+        kind = {"scale": lv.GroupLaplace(5.0), "direction": lv.UnitDirection()}.get(name.rpartition(".")[2])
+        assert prior.for_parameter(name) == (kind or lv.Gaussian(1.0)), name
+    assert lv.priors.resnetpp(b=2.0).for_parameter("x.scale") == lv.GroupLaplace(2.0)
+    prior = lv.priors.default(lv.models.LeNet5())
+    model = lv.models.LeNet5()
+    for name, parameter in model.named_parameters():
+        expected = math.sqrt(2 / parameter[0].numel()) if parameter.dim() > 1 else 1.0
+        assert prior.for_parameter(name).std == pytest.approx(expected)
+    assert prior.for_parameter("likelihood.log_std") == lv.Gaussian(1.0)
+
+
+def test_a_fan_in_prior_keeps_the_size_of_activations():
+    """Networks drawn from it neither explode nor vanish with depth."""
+    model = lv.models.MLP(100, 100, widths=(100,) * 8, bias=False)
+    prior = lv.priors.fan_in(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(prior.for_parameter(name).std * torch.randn(p.shape, generator=generator))
+    x = torch.randn(200, 100, generator=generator)
+    assert 0.5 < float(model(x).std() / x.std()) < 3.0
