@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint bench clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -19,6 +19,11 @@ lint: .venv/ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# what is in docs/gold already is not run again
+bench: .venv/ready-test
+	$(BIN)/langevin bench gold --out docs/gold
+	$(BIN)/langevin bench support --out docs/networks.md
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
