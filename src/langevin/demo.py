@@ -59,6 +59,7 @@ class Row:
 def run_demo(out: Path, settings: Settings | None = None, progress: bool = True) -> list[Row]:
     """Run both methods, write `demo.png`, `table.md` and `results.json` to `out`, return the table."""
     s = settings or Settings()
+    torch.set_num_threads(1)  # so small a network is slower on two, and ten times so on a busy machine
     out.mkdir(parents=True, exist_ok=True)
     images, labels = data.digits("train").tensors
     train = images[: s.num_data], labels[: s.num_data]
