@@ -16,7 +16,7 @@ import langevin as lv
 from langevin.samplers import METHODS
 from tests.contract.targets import limit
 
-SIMULATIONS, KEPT, FEATURES, NUM_DATA = 200, 19, 3, 40
+SIMULATIONS, KEPT, FEATURES, NUM_DATA = 100, 9, 3, 40
 
 
 def ranks(name):
@@ -37,9 +37,9 @@ def ranks(name):
             (x, y),
             partial(method.sampler, lr=lr, **options),
             batch_size=NUM_DATA,
-            steps=200 + KEPT * 40,
+            steps=200 + KEPT * 30,
             burn_in=200,
-            thin=40,
+            thin=30,
             seed=simulation,
             progress=False,
         )
