@@ -14,7 +14,7 @@ from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
-from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
 from langevin.run import Run
 from langevin.samplers import (
     ATMC,
@@ -52,6 +52,7 @@ __all__ = [
     "Categorical",
     "Diverged",
     "Fisher",
+    "Flat",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
