@@ -11,6 +11,8 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
+from langevin.diagnostics.mixing import Mixing
+from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.temperature import Estimate, mean_and_error
 from langevin.likelihoods import BUILT_IN, Likelihood
 from langevin.posterior import load_tensors
@@ -118,6 +120,41 @@ class Run(Sequence[Sample]):
         estimates = [mean_and_error(values) for values in self.trace("temperature").values()]
         n = max(len(estimates), 1)
         return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+
+    def temperatures(self) -> dict[str, Estimate]:
+        """The configurational temperature of each tensor by itself, every one of which is to be T.
+
+        A thermostat holds the mean; correlated mini-batch noise can leave soft directions cold beneath it. This sees
+        differences between tensors, none between directions inside one.
+        """
+        raise NotImplementedError
+
+    def kinetic_temperature(self) -> Estimate:
+        """mean(u²/s) over weights and readings, for samplers with momentum; nan for others.
+
+        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction: it says nothing.
+        """
+        raise NotImplementedError
+
+    def mixing(self, *, names: str | Sequence[str] | None = None, subset: int | None = 1000, seed: int = 0) -> Mixing:
+        """R̂ and effective sample sizes in weight space: of parameters that match `names`, a random subset of them."""
+        raise NotImplementedError
+
+    def function_mixing(self, x: Any, *, batch_size: int = 1024) -> Mixing:
+        """R̂ and effective sample sizes in function space: of log-probabilities (or means) on the probe set x."""
+        raise NotImplementedError
+
+    def stationarity(self, level: float = 0.05) -> list[Stationarity]:
+        """Whether loss and temperatures settled; see `langevin.diagnostics.stationarity`."""
+        raise NotImplementedError
+
+    def to_arviz(self, *, names: str | Sequence[str] | None = None, subset: int | None = None, x: Any = None) -> Any:
+        """An `arviz.InferenceData`: weights as `posterior`, the notes as `sample_stats`; with x also predictions."""
+        raise NotImplementedError
+
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log p(y|x,θ) of each sample in turn, (n,), through which a gradient can be taken with respect to x."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"
