@@ -63,7 +63,7 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
     torch.manual_seed(seed)
     model = MLP(bandit.contexts.shape[1] + 2, 1, widths=settings.widths)
     posterior = Posterior(model, GaussianNoise(settings.noise), fan_in(model), num_data=1)
-    options = {"factor_interval": 10, "inverse_interval": 50} if method == "ksgld" else {}
+    options: dict[str, Any] = {"factor_interval": 10, "inverse_interval": 50} if method == "ksgld" else {}
     try:
         played = play(
             bandit,

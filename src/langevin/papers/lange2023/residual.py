@@ -56,7 +56,8 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
     """One race."""
     train, test = _data(settings)
     torch.manual_seed(seed)
-    model = CifarResNet(settings.depth, settings.width, norm=settings.norm).to(memory_format=torch.channels_last)
+    model = CifarResNet(settings.depth, settings.width, norm=settings.norm)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     options = {"factor_interval": 10, "inverse_interval": 100} if method == "ksgld" else {}
     return race(
         Posterior(model, Categorical(), fan_in(model), num_data=settings.num_data),
@@ -78,7 +79,7 @@ def _data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tens
         x = torch.randn(settings.num_data + settings.test_size, 3, 32, 32, generator=torch.Generator().manual_seed(0))
         y = torch.randint(10, (len(x),), generator=torch.Generator().manual_seed(1))
         return (x[: settings.num_data], y[: settings.num_data]), (x[settings.num_data :], y[settings.num_data :])
-    return cifar10("train", size=settings.num_data).tensors, cifar10("test", size=settings.test_size).tensors  # type: ignore[return-value]
+    return cifar10("train", size=settings.num_data).tensors, cifar10("test", size=settings.test_size).tensors
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from langevin.likelihoods import Categorical
+from langevin.likelihoods import Bernoulli
 from langevin.models import MLP
 from langevin.papers.harness import Cell, Claim, Experiment
 from langevin.papers.lange2023.race import NAMES, draw_race, faster_start, race
@@ -57,8 +57,8 @@ def simulated(settings: Settings, seed: int) -> tuple[tuple[Tensor, Tensor], tup
 def make_posterior(settings: Settings, seed: int) -> Posterior:
     """A network of one hidden layer."""
     torch.manual_seed(seed)
-    model = MLP(settings.features, 2, widths=(settings.width,), activation="tanh")
-    return Posterior(model, Categorical(), fan_in(model), num_data=settings.num_data)
+    model = MLP(settings.features, 1, widths=(settings.width,), activation="tanh")
+    return Posterior(model, Bernoulli(), fan_in(model), num_data=settings.num_data)
 
 
 def cells(settings: Settings) -> list[Cell]:
