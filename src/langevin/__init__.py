@@ -5,9 +5,12 @@ from typing import Any
 
 from langevin import data, models, priors
 from langevin._version import __version__
+from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
+from langevin.fitted import Fit
+from langevin.fitting import fit, resume
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
-from langevin.loop import resume, sample
+from langevin.loop import sample
 from langevin.named import load
 from langevin.optimum import find_map
 from langevin.plan import Moment
@@ -34,12 +37,14 @@ from langevin.samplers import (
 from langevin.schedules import cyclical
 from langevin.store import RunError
 from langevin.tuning import RateSearch, find_lr
+from langevin.variational import LowRank, MeanField, elbo
 
 __all__ = [
     "ATMC",
     "BNP",
     "BNPSGLD",
     "FSGD",
+    "HWA",
     "KFAC",
     "KSGLD",
     "NLD",
@@ -48,14 +53,19 @@ __all__ = [
     "SGLD",
     "SGNHT",
     "SNGD",
+    "SWA",
+    "SWAG",
     "Bernoulli",
     "Categorical",
     "Diverged",
     "Fisher",
+    "Fit",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
     "Laplace",
+    "LowRank",
+    "MeanField",
     "Moment",
     "PerParameter",
     "Posterior",
@@ -71,8 +81,10 @@ __all__ = [
     "cite",
     "cyclical",
     "data",
+    "elbo",
     "find_lr",
     "find_map",
+    "fit",
     "load",
     "models",
     "pSGLD",
