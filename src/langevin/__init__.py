@@ -9,6 +9,7 @@ from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
 from langevin.fitted import Fit
 from langevin.fitting import fit, resume
+from langevin.laplace import LaplaceApproximation
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import sample
 from langevin.named import load
@@ -64,6 +65,7 @@ __all__ = [
     "GaussianNoise",
     "GroupLaplace",
     "Laplace",
+    "LaplaceApproximation",
     "LowRank",
     "MeanField",
     "Moment",

@@ -40,6 +40,10 @@ class Approximation(ABC):
     def covariance(self) -> Tensor:
         """The full matrix, all weights in one vector in the order of `mean`; for small models."""
 
+    def count(self) -> int:
+        """How many weights there are."""
+        return sum(m.numel() for m in self.mean.values())
+
     def _normals(self, count: int, seed: int, number: int) -> Tensor:
         like = next(iter(self.mean.values()))
         return noise.normal(
@@ -68,12 +72,11 @@ class LowRankGaussian(Approximation):
     @torch.no_grad()
     def draw(self, seed: int, number: int) -> dict[str, Tensor]:
         """mean + √variance ⊙ z₁ + F z₂."""
-        sizes = [m.numel() for m in self.mean.values()]
-        z = self._normals(sum(sizes) + self.rank, seed, number)
-        pieces = torch.split(z[: sum(sizes)], sizes)
-        z1 = {name: piece.reshape(m.shape) for (name, m), piece in zip(self.mean.items(), pieces, strict=True)}
-        moved = self.center(z[sum(sizes) :])
-        return {name: moved[name] + self.variance[name].sqrt() * z1[name] for name in self.mean}
+        count = self.count()
+        z = self._normals(count + self.rank, seed, number)
+        z1 = split_like(z[:count], self.mean)
+        moved = self.center(z[count:])
+        return {name: moved[name] + self.variance[name].sqrt() * z1[i] for i, name in enumerate(self.mean)}
 
     def center(self, z2: Tensor) -> dict[str, Tensor]:
         """mean + F z₂, where independent noise of the given variances is still to be added."""
@@ -86,7 +89,7 @@ class LowRankGaussian(Approximation):
 
     def entropy(self) -> Tensor:
         """½ (d (1 + log 2π) + Σ log variance + log det(I + Fᵀ diag(variance)⁻¹ F))."""
-        count = sum(m.numel() for m in self.mean.values())
+        count = self.count()
         log_det = torch.stack([v.log().sum() for v in self.variance.values()]).sum()
         if self.factors:
             rows = {name: factor.reshape(-1, self.rank) for name, factor in self.factors.items()}
@@ -101,6 +104,75 @@ class LowRankGaussian(Approximation):
             return diagonal
         rows = torch.cat([self.factors[name].reshape(-1, self.rank) for name in self.variance])
         return diagonal + rows @ rows.T
+
+
+class FullGaussian(Approximation):
+    """N(mean, (L Lᵀ)⁻¹) over all weights in one vector."""
+
+    def __init__(self, mean: dict[str, Tensor], root: Tensor) -> None:
+        self.mean, self.root = mean, root
+
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """mean + L⁻ᵀ z."""
+        z = self._normals(len(self.root), seed, number)
+        flat = torch.linalg.solve_triangular(self.root.mT, z[:, None], upper=True)[:, 0]
+        moved = dict(zip(self.mean, split_like(flat, self.mean), strict=True))
+        return {name: m + moved[name] for name, m in self.mean.items()}
+
+    def entropy(self) -> Tensor:
+        """½ d (1 + log 2π) − Σ log Lᵢᵢ."""
+        return 0.5 * len(self.root) * (1 + math.log(2 * math.pi)) - self.root.diagonal().log().sum()
+
+    def covariance(self) -> Tensor:
+        """(L Lᵀ)⁻¹."""
+        return torch.cholesky_inverse(self.root)
+
+
+class KroneckerGaussian(Approximation):
+    """By layers: W = Ŵ + V_G (Z ⊙ scales) V_Aᵀ diag(prior root), W with the bias as its last column if it has one.
+
+    Weights that belong to no layer are independent, of the given variances.
+    """
+
+    def __init__(
+        self, mean: dict[str, Tensor], variance: dict[str, Tensor], blocks: dict[str, tuple[Tensor, ...]]
+    ) -> None:
+        self.mean, self.variance, self.blocks = mean, variance, blocks
+
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """mean + what the map makes of standard normal numbers."""
+        z = self._normals(self.count(), seed, number)
+        moved = self._map(z)
+        return {name: m + moved[name] for name, m in self.mean.items()}
+
+    def entropy(self) -> Tensor:
+        """½ d (1 + log 2π) + log |det of the map|."""
+        count = self.count()
+        logs = [0.5 * v.log().sum() for v in self.variance.values()]
+        logs += [s.log().sum() + len(s) * p.log().sum() for _, s, _, p in self.blocks.values()]
+        return 0.5 * count * (1 + math.log(2 * math.pi)) + torch.stack(logs).sum()
+
+    def covariance(self) -> Tensor:
+        """M Mᵀ of the map M."""
+        count = self.count()
+        like = next(iter(self.mean.values()))
+        columns = [self._map(e) for e in torch.eye(count).to(like)]
+        matrix = torch.stack([torch.cat([column[name].flatten() for name in self.mean]) for column in columns])
+        return matrix.T @ matrix
+
+    def _map(self, z: Tensor) -> dict[str, Tensor]:
+        pieces = dict(zip(self.mean, split_like(z, self.mean), strict=True))
+        moved = {name: v.sqrt() * pieces[name] for name, v in self.variance.items()}
+        for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
+            weight, bias = (f"{layer}.{kind}" if layer else kind for kind in ("weight", "bias"))
+            taken = pieces[weight].flatten(1)
+            with_bias = scales.shape[1] > taken.shape[1]
+            block = torch.cat([taken, pieces[bias][:, None]], dim=1) if with_bias else taken
+            block = output_vectors @ (block * scales) @ input_vectors.T * prior_root
+            moved[weight] = block[:, : taken.shape[1]].reshape(self.mean[weight].shape)
+            if with_bias:
+                moved[bias] = block[:, -1]
+        return moved
 
 
 @dataclass(frozen=True)
@@ -139,6 +211,12 @@ class Method(ABC):
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         written = {name: v.recipe() if isinstance(v, Method) else v for name, v in settings.items()}
         return {"name": type(self).__name__, "options": written}
+
+
+def split_like(flat: Tensor, tensors: Weights) -> list[Tensor]:
+    """A vector cut into the shapes of these tensors."""
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
+    return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors.values(), strict=True)]
 
 
 def count_weights(posterior: Posterior) -> int:

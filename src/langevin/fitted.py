@@ -18,6 +18,7 @@ from langevin.averaging import HWA, SWA, SWAG
 from langevin.averaging.batchnorm import estimate_statistics
 from langevin.batches import as_batches, split_batch
 from langevin.diagnostics.temperature import Estimate
+from langevin.laplace import LaplaceApproximation
 from langevin.likelihoods import Likelihood
 from langevin.posterior import Posterior, load_tensors
 from langevin.predictive import Prediction, Predictor
@@ -25,7 +26,14 @@ from langevin.run import Run, Sample, Scratch, known_likelihood
 from langevin.store import RunError, Store
 from langevin.variational import LowRank, MeanField
 
-METHODS: dict[str, type[Method]] = {"meanfield": MeanField, "lowrank": LowRank, "swa": SWA, "swag": SWAG, "hwa": HWA}
+METHODS: dict[str, type[Method]] = {
+    "meanfield": MeanField,
+    "lowrank": LowRank,
+    "swa": SWA,
+    "swag": SWAG,
+    "hwa": HWA,
+    "laplaceapproximation": LaplaceApproximation,
+}
 
 
 class Fit(Run):

@@ -22,12 +22,14 @@ from langevin import loop, preflight
 from langevin.approximation import Method
 from langevin.batches import as_batches
 from langevin.fitted import Fit, read_method
+from langevin.laplace import LaplaceApproximation
 from langevin.loop import Callbacks, starting_weights
+from langevin.optimum import find_map
 from langevin.plan import Plan
-from langevin.posterior import Posterior, load_tensors, refuse_hazards
+from langevin.posterior import Posterior, batch_size_of, load_tensors, refuse_hazards
 from langevin.run import Run
 from langevin.samplers.descent import Descent
-from langevin.store import Store
+from langevin.store import RunError, Store
 from langevin.variational import Family
 
 
@@ -36,8 +38,8 @@ def fit(
     data: Any,
     method: Method,
     *,
-    optimizer: Callable[..., Optimizer],
-    steps: int,
+    optimizer: Callable[..., Optimizer] | None = None,
+    steps: int | None = None,
     batch_size: int | None = None,
     burn_in: int = 0,
     schedule: Callable[[Any], LRScheduler] | None = None,
@@ -59,7 +61,8 @@ def fit(
     Args:
         posterior: what to approximate.
         data: the training data: tensors (x, y), a map-style data set, or a DataLoader.
-        method: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)` or `lv.HWA(…)`.
+        method: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)` or, which takes
+            no steps and so none of the options about them, `lv.LaplaceApproximation()`.
         optimizer: an optimizer's class with its options, `partial(torch.optim.Adam, lr=1e-3)`.
         steps: steps in all.
         batch_size: examples per step (128); with a DataLoader it is the loader's.
@@ -86,22 +89,35 @@ def fit(
     if isinstance(init, Mapping):  # frozen parameters start there too
         load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
     refuse_hazards(posterior, ["batchnorm"] if method.tolerates_batchnorm else [])
-    own_schedule = method.schedule()
-    if own_schedule is not None and schedule is not None:
-        raise ValueError(f"{method!r} brings its own schedule (low=…); leave out schedule=… or low=….")
-    schedule = own_schedule or schedule
-    batches = as_batches(data, batch_size, seed, next(posterior.parameters()).device)
-    preflight.check(posterior, batches, partial(Descent, optimizer=optimizer), schedule, seed)
-    if not (isinstance(steps, int) and isinstance(burn_in, int) and 0 <= burn_in < steps):
-        raise ValueError(f"steps={steps!r}, burn_in={burn_in!r}: give whole numbers, the first the larger: steps=1000.")
-    every, phase = method.spacing(steps, burn_in)
-    method.check(posterior, (steps - phase) // every - (burn_in - phase) // every)
     about = {
         "method": method.recipe(),
         "weights": list(posterior.sampled_parameters()),
         "buffers": list(posterior.moving_buffers()),
         "draws": draws,
     }
+    if isinstance(method, LaplaceApproximation):
+        if optimizer is not None or (init is not None and steps is not None):
+            raise ValueError(
+                "The Laplace approximation takes no steps from init, and none by mini-batches; leave out optimizer=… "
+                "and steps=…, or give the mode that an optimizer found: "
+                "init=lv.find_map(posterior, data, method='sgd')."
+            )
+        mode = init if init is not None else partial(find_map, steps=steps or 1000, progress=progress)
+        where = {"seed": seed, "out": out, "tags": tags, "about": about}
+        return _at_the_mode(posterior, data, method, mode, batch_size or 256, **where)
+    if optimizer is None or not (isinstance(steps, int) and isinstance(burn_in, int) and 0 <= burn_in < steps):
+        raise ValueError(
+            f"Give an optimizer and how many steps, with burn_in less than that; given steps={steps!r}, "
+            f"burn_in={burn_in!r}. Write lv.fit(…, optimizer=partial(torch.optim.Adam, lr=1e-3), steps=1000)."
+        )
+    own_schedule = method.schedule()
+    if own_schedule is not None and schedule is not None:
+        raise ValueError(f"{method!r} brings its own schedule (low=…); leave out schedule=… or low=….")
+    schedule = own_schedule or schedule
+    batches = as_batches(data, batch_size, seed, next(posterior.parameters()).device)
+    preflight.check(posterior, batches, partial(Descent, optimizer=optimizer), schedule, seed)
+    every, phase = method.spacing(steps, burn_in)
+    method.check(posterior, (steps - phase) // every - (burn_in - phase) // every)
     start = _start(method, posterior, init, seed)
     original = copy.deepcopy(posterior) if posterior.moving_buffers() else posterior
     run = loop.minimize(
@@ -136,11 +152,31 @@ def resume(path: str | Path, posterior: Posterior, data: Any, **options: Any) ->
     if "method" not in manifest:
         return loop.resume(path, posterior, data, **options)
     method = read_method(manifest["method"])
+    if isinstance(method, LaplaceApproximation):
+        raise RunError(f"{path} is a Laplace approximation, which is complete: there is nothing to go on with.")
     if "optimizer" in options:
         options["sampler"] = partial(Descent, optimizer=options.pop("optimizer"))
     if isinstance(method, Family) and options.get("steps"):
         _check_end(Plan(**manifest["plan"]), options["steps"])
     run = loop.resume(path, method.objective(copy.deepcopy(posterior)), data, **options)
+    return _finished(run, posterior, data)
+
+
+def _at_the_mode(
+    posterior: Posterior, data: Any, method: LaplaceApproximation, mode: Any, batch_size: int, **options: Any
+) -> Fit:
+    """A Laplace approximation at the mode that is given, or that a function of posterior and data finds."""
+    method.check(posterior, 0)
+    seed = options["seed"]
+    batches = as_batches(data, None, seed, next(posterior.parameters()).device)
+    preflight.check(posterior, batches, partial(Descent, optimizer=partial(torch.optim.SGD, lr=1.0)), None, seed)
+    found = mode(posterior, data) if callable(mode) else mode
+    load_tensors(posterior, _start(method, posterior, found, seed))
+    tensors = method.tensors(posterior, batches, batch_size)
+    with torch.no_grad():
+        pieces = ((posterior.loss(x, y), batch_size_of(y)) for x, y in batches.whole(4096))
+        loss = sum(float(value) * size for value, size in pieces) / posterior.num_data
+    run = loop.keep(posterior, data, tensors, {"loss": loss}, **options)
     return _finished(run, posterior, data)
 
 

@@ -189,6 +189,31 @@ def minimize(
     return _begin(workshop, [start], manifest, out, callbacks, progress, cadence, "")
 
 
+def keep(
+    posterior: Posterior,
+    data: Any,
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, float],
+    *,
+    seed: int,
+    out: str | Path | None,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
+) -> Run:
+    """Store a result that took no steps as a run of one."""
+    batches = as_batches(data, None, seed, _device(posterior))
+    plan = Plan(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, thermometer=False)
+    manifest = _manifest(_Workshop(posterior, batches, Descent, None, plan), False, None, tags)
+    path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
+    store = Store.create(path, manifest | {"tensors": _specification(tensors)} | dict(about))
+    with store.writing():
+        store.write_fixed(posterior.fixed_tensors())
+        store.add(0, 1, tensors, notes)
+        store.flush()
+        store.write_manifest()
+    return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
+
+
 def _begin(
     workshop: _Workshop,
     starts: Sequence[Weights],
@@ -523,12 +548,14 @@ def _manifest(
         "data": workshop.batches.fingerprint(),
         "float16": float16,
         "keep_last": keep_last,
-        "tensors": {
-            name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()
-        },
+        "tensors": _specification(tensors),
         "environment": environment(_device(posterior)),
         "resumed": [],
     }
+
+
+def _specification(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()}
 
 
 def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..., Any]:
