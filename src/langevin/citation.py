@@ -22,7 +22,8 @@ def cite(what: Run | Sampler | type[Sampler] | Method | str) -> str:
             raise ValueError(f"{what.path} was sampled with a sampler of its user's: langevin has no citation for it.")
         what = str(recipe["name"])
     entries = {name: method.sampler.citation for name, method in METHODS.items()}
-    entries |= {name: method.citation for name, method in FITTED.items()}
+    for name, method in FITTED.items():
+        entries |= {name: method.citation, method.__name__.lower(): method.citation}
     if what.lower() not in entries:
         raise ValueError(f"{what!r} is no method of langevin; choose one of {', '.join(entries)}.")
     return entries[what.lower()]

@@ -32,7 +32,7 @@ METHODS: dict[str, type[Method]] = {
     "swa": SWA,
     "swag": SWAG,
     "hwa": HWA,
-    "laplaceapproximation": LaplaceApproximation,
+    "laplace": LaplaceApproximation,
 }
 
 
