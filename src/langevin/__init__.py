@@ -98,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`lv.sklearn` is imported when it is first asked for: scikit-learn takes its time."""
-    if name == "sklearn":
-        return importlib.import_module("langevin.sklearn")
+    """`lv.sklearn` and `lv.plots` are imported when they are first asked for: what they need takes its time."""
+    if name in ("sklearn", "plots"):
+        return importlib.import_module(f"langevin.{name}")
     raise AttributeError(f"module 'langevin' has no attribute {name!r}")
