@@ -206,6 +206,10 @@ class Method(ABC):
     def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> Approximation:
         """The distribution over the weights of these names that the snapshots make."""
 
+    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
+        """The weights of these names that a snapshot stands for; the mean, where it is of a distribution."""
+        return {name: snapshot[name] for name in names}
+
     def recipe(self) -> dict[str, Any]:
         """How the method stands in a manifest."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -167,9 +168,7 @@ def read_method(recipe: Any) -> Method:
     """The method that stands in a manifest."""
     for method in METHODS.values():
         if isinstance(recipe, dict) and method.__name__ == recipe.get("name"):
-            options = {
-                name: read_method(value) if isinstance(value, dict) else value
-                for name, value in recipe["options"].items()
-            }
-            return method(**options)
-    raise RunError(f"{recipe} names no method of langevin; was the fit made by a newer version?")
+            with suppress(KeyError, AttributeError, TypeError):
+                options = recipe["options"].items()
+                return method(**{name: read_method(v) if isinstance(v, dict) else v for name, v in options})
+    raise RunError(f"{recipe} describes no method of langevin; was the fit made by a newer version?")

@@ -96,10 +96,10 @@ def fit(
         "draws": draws,
     }
     if isinstance(method, LaplaceApproximation):
-        if optimizer is not None or (init is not None and steps is not None):
+        if optimizer is not None or schedule is not None or (init is not None and steps is not None):
             raise ValueError(
-                "The Laplace approximation takes no steps from init, and none by mini-batches; leave out optimizer=… "
-                "and steps=…, or give the mode that an optimizer found: "
+                "The Laplace approximation takes no steps from init, and none by mini-batches; leave out optimizer=…, "
+                "schedule=… and steps=…, or give the mode that an optimizer found: "
                 "init=lv.find_map(posterior, data, method='sgd')."
             )
         mode = init if init is not None else partial(find_map, steps=steps or 1000, progress=progress)
@@ -145,9 +145,14 @@ def fit(
     return _finished(run, original, data)
 
 
-@wraps(loop.resume)
+@wraps(loop.resume, assigned=())
 def resume(path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
-    """Continue a run or a fit; for a fit, `optimizer=` takes the place of `sampler=`."""
+    """Continue a run or a fit from its last checkpoint, to `steps` in all (by default as many as were planned).
+
+    It goes on exactly as if it had never stopped: bit for bit in the same environment, and a difference of environment
+    is said. Sampler and schedule are known from the run unless they were functions of the user's, which must then be
+    given again; of a fit, the optimizer: `optimizer=…` in the place of `sampler=…`.
+    """
     manifest = Store.open(path).manifest
     if "method" not in manifest:
         return loop.resume(path, posterior, data, **options)

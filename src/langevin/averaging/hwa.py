@@ -21,7 +21,7 @@ from torch import Tensor
 from langevin.approximation import LowRankGaussian, Weights, check_rank, count_weights
 from langevin.averaging.moments import Moments
 from langevin.averaging.swa import Averaging
-from langevin.averaging.swag import check_columns
+from langevin.averaging.swag import check_columns, columns_of
 from langevin.posterior import Posterior
 from langevin.variational import Family, MeanField
 from langevin.variational.objective import distribution
@@ -71,8 +71,13 @@ class HWA(Averaging):
             check_rank(self, self.rank, count_weights(posterior))
             check_columns(self, self.rank, snapshots)
 
+    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
+        """The means."""
+        return self.family.center(snapshot, names)
+
     def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """N(μ̄, V + B) or N(μ̄, B). The F Fᵀ of a low-rank family go into V as they are: all columns over √n."""
+        self.check_count(len(snapshots))
         moments = Moments(names, last=self.rank)
         within = Moments(names)
         columns: dict[str, list[Tensor]] = {}
@@ -86,8 +91,7 @@ class HWA(Averaging):
         variance = {name: moments.variance(name) / (2 if self.rank else 1) for name in names}
         factors: dict[str, list[Tensor]] = {}
         if self.rank:
-            scale = (2 * (self.rank - 1)) ** -0.5
-            factors = {name: [moments.deviations(name) * scale] for name in names}
+            factors = {name: [columns_of(moments, name)] for name in names}
         if self.variance == "total":
             variance = {name: v + within.mean[name] for name, v in variance.items()}
             for name, several in columns.items():

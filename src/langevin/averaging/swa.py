@@ -53,9 +53,13 @@ class Averaging(Method):
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
         """There must be enough to average."""
+        self.check_count(snapshots)
+
+    def check_count(self, snapshots: int) -> None:
+        """Raise if there are too few for a variance."""
         if snapshots < self.least:
             raise ValueError(
-                f"{type(self).__name__} takes the variance of snapshots, and there would be {snapshots}; it needs "
+                f"{type(self).__name__} takes the variance of snapshots, and of {snapshots} there is none; it needs "
                 f"{self.least} or more. Give it more steps, or a shorter cycle than {self.cycle}."
             )
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from langevin.approximation import LowRankGaussian, Weights, check_rank, count_weights
 from langevin.averaging.moments import Moments
 from langevin.averaging.swa import Averaging
@@ -48,16 +50,23 @@ class SWAG(Averaging):
 
     def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """Half of the variance on the diagonal, half in the deviations."""
+        self.check_count(len(snapshots))
         moments = Moments(names, last=self.rank)
         for snapshot in snapshots:
             moments.add(snapshot)
             dtypes = {name: snapshot[name].dtype for name in names}
-        scale = (2 * (self.rank - 1)) ** -0.5
         return LowRankGaussian(
             {name: moments.mean[name].to(dtypes[name]) for name in names},
             {name: (moments.variance(name) / 2).to(dtypes[name]) for name in names},
-            {name: (moments.deviations(name) * scale).to(dtypes[name]) for name in names},
+            {name: columns_of(moments, name).to(dtypes[name]) for name in names},
         )
+
+
+def columns_of(moments: Moments, name: str) -> Tensor:
+    """D̂/√(2(K−1)), K the columns that there are: an unfinished fit has fewer than the rank."""
+    deviations = moments.deviations(name)
+    scaled: Tensor = deviations / (2 * (deviations.shape[-1] - 1)) ** 0.5
+    return scaled
 
 
 def check_columns(method: Averaging, rank: int, snapshots: int) -> None:

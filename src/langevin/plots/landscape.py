@@ -77,7 +77,7 @@ def compute_landscape(
 ) -> Landscape:
     """What the figure shows. The grid reaches `margin` times the extent of the snapshots beyond them."""
     names = fit.manifest["weights"]
-    means = [fit.method.approximation([snapshot], names).mean for snapshot in fit.snapshots]
+    means = [fit.method.center(snapshot, names) for snapshot in fit.snapshots]
     if len(means) < 3 or resolution < 2:
         raise ValueError(
             f"A plane takes three snapshots and a grid of 2 × 2 or more; the fit has {len(means)} snapshots, and "

@@ -77,6 +77,10 @@ class Family(Method):
         """q as the last snapshot has it."""
         return distribution(snapshots[-1], names)
 
+    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
+        """The means."""
+        return distribution(snapshot, names).mean
+
     def starting_means(self, weights: Weights) -> dict[str, Tensor]:
         """The means: the weights themselves, or the mean of each layer's."""
         if not self.tied_mean:
