@@ -5,11 +5,15 @@ from typing import Any
 
 from langevin import data, models, priors
 from langevin._version import __version__
+from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
 from langevin.evaluation.attacks import FGSM, PGD
 from langevin.evaluation.compare import Comparison, compare
+from langevin.fitted import Fit
+from langevin.fitting import fit, resume
+from langevin.laplace import LaplaceApproximation
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
-from langevin.loop import resume, sample
+from langevin.loop import sample
 from langevin.named import load
 from langevin.optimum import find_map
 from langevin.plan import Moment
@@ -36,6 +40,7 @@ from langevin.samplers import (
 from langevin.schedules import cyclical
 from langevin.store import RunError
 from langevin.tuning import RateSearch, find_lr
+from langevin.variational import LowRank, MeanField, elbo
 
 __all__ = [
     "ATMC",
@@ -43,6 +48,7 @@ __all__ = [
     "BNPSGLD",
     "FGSM",
     "FSGD",
+    "HWA",
     "KFAC",
     "KSGLD",
     "NLD",
@@ -52,16 +58,22 @@ __all__ = [
     "SGLD",
     "SGNHT",
     "SNGD",
+    "SWA",
+    "SWAG",
     "Bernoulli",
     "Categorical",
     "Comparison",
     "Diverged",
     "Fisher",
+    "Fit",
     "Flat",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
     "Laplace",
+    "LaplaceApproximation",
+    "LowRank",
+    "MeanField",
     "Moment",
     "PerParameter",
     "Posterior",
@@ -78,8 +90,10 @@ __all__ = [
     "compare",
     "cyclical",
     "data",
+    "elbo",
     "find_lr",
     "find_map",
+    "fit",
     "load",
     "models",
     "pSGLD",
@@ -91,7 +105,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`lv.sklearn` is imported when it is first asked for: scikit-learn takes its time."""
-    if name == "sklearn":
-        return importlib.import_module("langevin.sklearn")
+    """`lv.sklearn` and `lv.plots` are imported when they are first asked for: what they need takes its time."""
+    if name in ("sklearn", "plots"):
+        return importlib.import_module(f"langevin.{name}")
     raise AttributeError(f"module 'langevin' has no attribute {name!r}")

@@ -56,7 +56,7 @@ class Chains(ABC):
         self.step = 0
         self.accumulate = accumulate
         self._autocast = autocast
-        self._random_forward = "dropout" in posterior.allow or any(h.kind == "dropout" for h in posterior.hazards())
+        self._random_forward = posterior.random_forward
         self.names = list(self.posterior.sampled_parameters())
         self.buffers = self.posterior.moving_buffers()
         self.params = self._leaves(starts)
@@ -71,6 +71,7 @@ class Chains(ABC):
         x, y = self._fetch()
         if self._random_forward:
             seed_everything(self.seed, self.numbers[0], self.step)
+        self.posterior.at_step(self.step)
         self.sampler.zero_grad()
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
         for share, piece in self._pieces(x, y):
@@ -142,8 +143,9 @@ class Chains(ABC):
             a.copy_(self._joined([c.tensors[f"anchor/{name}"] for c in checkpoints]))
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
-                joined = self._joined([c.tensors[key] for c in checkpoints]).to(p.device)
-                self.sampler.state[p][key.removeprefix(prefix)] = joined
+                joined = self._joined([c.tensors[key] for c in checkpoints])
+                # torch's optimizers count their steps in a scalar that has to stay on the CPU
+                self.sampler.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
             self.sampler.state[p].update(first.values["state"].get(name, {}))
         if len(first.values["groups"]) != len(self.sampler.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")

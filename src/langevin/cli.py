@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import sys
@@ -10,11 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
+from langevin.approximation import Method
+from langevin.fitted import METHODS as FITTED
 from langevin.named import build, imported
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
@@ -33,6 +37,17 @@ app = typer.Typer(
 Options = Annotated[
     list[str] | None, typer.Option(help="An option as name=value, the value as in JSON; may be given several times.")
 ]
+Model = Annotated[str, typer.Option(help=f"A network by name ({', '.join(models.names())}) or module:function.")]
+Data = Annotated[str, typer.Option(help=f"Data by name ({', '.join(data_sets.names())}) or module:function.")]
+Out = Annotated[Path, typer.Option(help="The directory of the run; it must not hold one yet.")]
+BatchSize = Annotated[int | None, typer.Option(help="Examples per step (128).")]
+PriorStd = Annotated[
+    float | None, typer.Option(help="Standard deviation of a Gaussian prior; by default lv.priors.default(model).")
+]
+Noise = Annotated[str | None, typer.Option(help="categorical, bernoulli or gaussian; by default from the targets.")]
+NumData = Annotated[int | None, typer.Option(help="Examples in all, where the data do not know.")]
+Seed = Annotated[int, typer.Option(help="Everything random is a function of it.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, …")]
 
 
 def main() -> None:
@@ -109,27 +124,23 @@ def doctor(
 
 @app.command()
 def sample(
-    model: Annotated[str, typer.Option(help=f"A network by name ({', '.join(models.names())}) or module:function.")],
-    data: Annotated[str, typer.Option(help=f"Data by name ({', '.join(data_sets.names())}) or module:function.")],
-    out: Annotated[Path, typer.Option(help="The directory of the run; it must not hold one yet.")],
+    model: Model,
+    data: Data,
+    out: Out,
     lr: Annotated[float, typer.Option(help="Learning rate.")],
     sampler: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "sgld",
     steps: Annotated[int, typer.Option(help="Steps of each chain, burn-in included.")] = 10_000,
     burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
     thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,
     cycle: Annotated[int | None, typer.Option(help="Length of cosine cycles of the learning rate.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step (128).")] = None,
+    batch_size: BatchSize = None,
     chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
     temperature: Annotated[float | None, typer.Option(help="1 is the Bayes posterior.")] = None,
-    prior_std: Annotated[
-        float | None, typer.Option(help="Standard deviation of a Gaussian prior; by default lv.priors.default(model).")
-    ] = None,
-    likelihood: Annotated[
-        str | None, typer.Option(help="categorical, bernoulli or gaussian; by default from the targets.")
-    ] = None,
-    num_data: Annotated[int | None, typer.Option(help="Examples in all, where the data do not know.")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random is a function of it.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    prior_std: PriorStd = None,
+    likelihood: Noise = None,
+    num_data: NumData = None,
+    seed: Seed = 0,
+    device: Device = None,
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
     model_option: Options = None,
     data_option: Options = None,
@@ -149,16 +160,7 @@ def sample(
 
     if sampler not in METHODS:
         raise ValueError(f"--sampler {sampler}: choose one of {', '.join(METHODS)}.")
-    recipe = {
-        "model": model,
-        "model_options": _options(model_option),
-        "data": data,
-        "data_options": _options(data_option),
-        "likelihood": likelihood,
-        "prior_std": prior_std,
-        "num_data": num_data,
-        "seed": seed,
-    }
+    recipe = _recipe(model, model_option, data, data_option, likelihood, prior_std, num_data, seed)
     options = _options(sampler_option) | ({} if temperature is None else {"temperature": temperature})
     try:
         inspect.signature(METHODS[sampler].sampler).bind([], lr=lr, num_data=1, seed=0, chain=0, **options)
@@ -185,20 +187,87 @@ def sample(
 
 
 @app.command()
+def fit(
+    model: Model,
+    data: Data,
+    out: Out,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(FITTED)}.")] = "meanfield",
+    lr: Annotated[float | None, typer.Option(help="Learning rate; all but laplace need one.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim (Adam; swa, swag: SGD).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps in all (10000).")] = None,
+    burn_in: Annotated[int, typer.Option(help="Steps before the first snapshot.")] = 0,
+    init: Annotated[Path | None, typer.Option(help="Start where this run or fit ended.")] = None,
+    draws: Annotated[int, typer.Option(help="Draws of the weights that a prediction averages over.")] = 30,
+    batch_size: BatchSize = None,
+    prior_std: PriorStd = None,
+    likelihood: Noise = None,
+    num_data: NumData = None,
+    seed: Seed = 0,
+    device: Device = None,
+    model_option: Options = None,
+    data_option: Options = None,
+    method_option: Options = None,
+    optimizer_option: Options = None,
+) -> None:
+    """Fit a distribution over the weights, to a directory: the cheap alternatives to sampling.
+
+    meanfield, lowrank: variational inference.  swa, swag: averages of SGD's iterates.  hwa: averages of variational
+    parameters over a cyclical rate.  laplace: the curvature at the mode, which LBFGS searches if there is no --init.
+
+    Examples:
+
+        langevin fit --method meanfield --model mlp --data digits --lr 0.01 --out runs/meanfield
+
+        langevin fit --method hwa --init runs/meanfield --lr 0.02 --method-option cycle=200 --method-option low=0.001
+        --model mlp --data digits --out runs/hwa
+
+        langevin fit --method laplace --method-option structure=kfac --model logistic --data digits --out runs/laplace
+
+    Ctrl-C leaves a fit that `langevin resume` continues. What it found is asked like a run: lv.load("runs/hwa").
+    """
+    from langevin.fitting import fit as find
+    from langevin.named import load
+
+    chosen = _method(method, _options(method_option))
+    recipe = _recipe(model, model_option, data, data_option, likelihood, prior_std, num_data, seed)
+    posterior, train = build(recipe)
+    found = find(
+        posterior,
+        train,
+        chosen,
+        optimizer=None if method == "laplace" else _optimizer(method, optimizer, lr, _options(optimizer_option)),
+        steps=10_000 if steps is None and method != "laplace" else steps,
+        burn_in=burn_in,
+        init=None if init is None else load(init, posterior.model),
+        draws=draws,
+        batch_size=batch_size,
+        seed=seed,
+        device=device,
+        out=out,
+        tags={"command": recipe},
+    )
+    typer.echo(f"{chosen!r} in {out}, after {len(found.snapshots)} snapshots; loss {found.trace('loss')[0][-1]:.4g}.")
+
+
+@app.command()
 def resume(
     path: Annotated[Path, typer.Argument(help="The directory of the run.")],
     steps: Annotated[int | None, typer.Option(help="The new total; by default as planned.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    device: Device = None,
 ) -> None:
-    """Continue a run that `langevin sample` began, exactly where its last checkpoint left it."""
-    from langevin.loop import resume as go_on
+    """Continue a run that `langevin sample` or `langevin fit` began, exactly where its last checkpoint left it."""
+    from langevin.fitted import Fit
+    from langevin.fitting import resume as go_on
 
     recipe = Store.open(path).manifest["tags"].get("command")
     if recipe is None:
         raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
     posterior, train = build(recipe)
     run = go_on(path, posterior, train, steps=steps, device=device)
-    typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
+    if isinstance(run, Fit):
+        typer.echo(f"{run.method!r} in {path}, after {len(run.snapshots)} snapshots.")
+    else:
+        typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
 
 @app.command()
@@ -258,7 +327,8 @@ def cite(what: Annotated[str, typer.Argument(help="A method's name or the direct
     """The BibTeX entry of a method."""
     from langevin.citation import cite as entry
 
-    recipe = Store.open(what).manifest["sampler"] if Path(what, "manifest.json").exists() else None
+    manifest = Store.open(what).manifest if Path(what, "manifest.json").exists() else {}
+    recipe = manifest.get("method") or manifest.get("sampler")
     typer.echo(entry(recipe["name"] if recipe else what))
 
 
@@ -269,7 +339,8 @@ def status(path: Annotated[Path, typer.Argument(help="The directory of the run."
 
     store = Store.open(path)
     plan, at = store.manifest["plan"], store.checkpoint_steps()
-    recipe = store.manifest["sampler"] or {"name": "a sampler of its user's", "options": {}}
+    recipe = store.manifest.get("method") or store.manifest["sampler"]
+    recipe = recipe or {"name": "a sampler of its user's", "options": {}}
     options = ", ".join(f"{name}={value}" for name, value in recipe["options"].items())
     typer.echo(f"{recipe['name']}({options}), begun {store.manifest['created']}, {plan['mode']}")
     lines = [("chain", "step", "of", "samples", "temperature")]
@@ -281,6 +352,56 @@ def status(path: Annotated[Path, typer.Argument(help="The directory of the run."
     typer.echo(_columns(lines))
     for damaged, why in store.damaged.items():
         typer.echo(f"damaged: {damaged} ({why})")
+
+
+def _recipe(
+    model: str,
+    model_option: list[str] | None,
+    data: str,
+    data_option: list[str] | None,
+    likelihood: str | None,
+    prior_std: float | None,
+    num_data: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """What a command says about the posterior and the data; it stands in the manifest, for `resume`."""
+    return {
+        "model": model,
+        "model_options": _options(model_option),
+        "data": data,
+        "data_options": _options(data_option),
+        "likelihood": likelihood,
+        "prior_std": prior_std,
+        "num_data": num_data,
+        "seed": seed,
+    }
+
+
+def _method(name: str, options: dict[str, Any]) -> Method:
+    if name not in FITTED:
+        raise ValueError(f"--method {name}: choose one of {', '.join(FITTED)}.")
+    known = [field.name for field in dataclasses.fields(FITTED[name])]
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(f"--method {name} has no option {unknown[0]!r}; it has {', '.join(known)}.")
+    if isinstance(options.get("family"), str):  # of hwa, with its own settings as they are by default
+        options["family"] = _method(options["family"], {})
+    return FITTED[name](**options)
+
+
+def _optimizer(method: str, name: str | None, lr: float | None, options: dict[str, Any]) -> Any:
+    averages_weights = method in ("swa", "swag")
+    kind: Any = getattr(torch.optim, name or ("SGD" if averages_weights else "Adam"), None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise ValueError(f"--optimizer {name}: torch.optim has no such class; write --optimizer Adam.")
+    if lr is None:
+        raise ValueError(f"--method {method} takes steps, so it needs a learning rate: --lr 0.01.")
+    if kind is torch.optim.SGD:  # as it is used for networks
+        options = {"momentum": 0.9, **options}
+    try:
+        inspect.signature(kind).bind([], lr=lr, **options)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__} has no such option: {error}.") from None
+    return partial(kind, lr=lr, **options)
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

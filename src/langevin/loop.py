@@ -1,4 +1,4 @@
-"""`sample` and `resume`: the only loop.
+"""`sample`, `resume` and, for `fit`, `minimize`: the only loop.
 
 A step: fetch the batch of (seed, chain, step), compute the loss and its gradient, let the sampler move, note loss and
 temperature, keep the sample if its turn has come, write a checkpoint if one is due. Weights change only in
@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
@@ -37,6 +39,7 @@ from langevin.preflight import Diverged
 from langevin.recipes import read_recipe, write_recipe
 from langevin.run import Run, Scratch
 from langevin.samplers import Sampler
+from langevin.samplers.descent import Descent
 from langevin.schedules import cyclical
 from langevin.store import RunError, Store
 
@@ -128,23 +131,113 @@ def sample(
     workshop = _Workshop(posterior, batches, sampler, schedule, plan)
     preflight.check_schedule(schedule, workshop.probe(), plan)
     preflight.check_adaptation(workshop.probe(), plan)
-    starts = [_start(init, chain, posterior) for chain in range(chains)]
+    starts = [starting_weights(init, chain, posterior) for chain in range(chains)]
     with preflight.generators_kept():
         chosen, why = workshop.choose(mode, starts)
     workshop.plan = replace(plan, mode=chosen)
     manifest = _manifest(workshop, float16, keep_last, tags)
+    cadence = Cadence(checkpoint_steps, checkpoint_seconds)
+    return _begin(workshop, starts, manifest, out, callbacks, progress, cadence, why)
+
+
+def minimize(
+    objective: Posterior,
+    data: Any,
+    optimizer: Callable[..., Optimizer],
+    *,
+    steps: int,
+    burn_in: int,
+    every: int,
+    phase: int,
+    schedule: Callable[[Any], LRScheduler] | None,
+    start: Weights,
+    batch_size: int | None,
+    seed: int,
+    out: str | Path | None,
+    autocast: torch.dtype | None,
+    accumulate: int,
+    callbacks: Callbacks,
+    progress: bool,
+    checkpoint_steps: int | None,
+    checkpoint_seconds: float,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
+) -> Run:
+    """Take the objective's parameters downhill from `start`, keeping them every so many steps: what `fit` does.
+
+    The same loop as that of `sample`, with one chain and no temperature; `about` goes into the manifest.
+    """
+    batches = as_batches(data, batch_size, seed, _device(objective))
+    plan = Plan(
+        steps=steps,
+        burn_in=burn_in,
+        thin=every,
+        phase=phase,
+        chains=1,
+        seed=seed,
+        batch_size=batch_size,
+        mode="sequential",
+        freeze=False,
+        accumulate=accumulate,
+        autocast=None if autocast is None else str(autocast).removeprefix("torch."),
+        thermometer=False,
+    )
+    workshop = _Workshop(objective, batches, partial(Descent, optimizer=optimizer), schedule, plan)
+    preflight.check_schedule(schedule, workshop.probe(), plan)
+    manifest = _manifest(workshop, False, None, tags) | dict(about)
+    cadence = Cadence(checkpoint_steps, checkpoint_seconds)
+    return _begin(workshop, [start], manifest, out, callbacks, progress, cadence, "")
+
+
+def keep(
+    posterior: Posterior,
+    data: Any,
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, float],
+    *,
+    seed: int,
+    out: str | Path | None,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
+) -> Run:
+    """Store a result that took no steps as a run of one."""
+    batches = as_batches(data, None, seed, _device(posterior))
+    plan = Plan(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, thermometer=False)
+    manifest = _manifest(_Workshop(posterior, batches, Descent, None, plan), False, None, tags)
+    path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
+    store = Store.create(path, manifest | {"tensors": _specification(tensors)} | dict(about))
+    with store.writing():
+        store.write_fixed(posterior.fixed_tensors())
+        store.add(0, 1, tensors, notes)
+        store.flush()
+        store.write_manifest()
+    return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
+
+
+def _begin(
+    workshop: _Workshop,
+    starts: Sequence[Weights],
+    manifest: dict[str, Any],
+    out: str | Path | None,
+    callbacks: Callbacks,
+    progress: bool,
+    cadence: Cadence,
+    why: str,
+) -> Run:
+    """Write the checkpoint of step 0, and go on from there."""
+    posterior, plan = workshop.posterior, workshop.plan
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
     store = Store.create(path, manifest)
     preflight.refuse_if_too_large(store, plan)
     if progress:
-        _announce(store, workshop.plan, why)
+        _announce(store, plan, why)
     with preflight.generators_kept(), store.writing():
         store.write_fixed(posterior.fixed_tensors())
-        for numbers in workshop.together([0] * chains):
+        for numbers in workshop.together([0] * plan.chains):
             group = workshop.chains(numbers, [starts[n] for n in numbers])
             _save(store, group, [Notes() for _ in numbers])
         store.write_manifest()  # last: a directory with a manifest is a run that can go on
-        _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
+        _go_on(store, workshop, callbacks, progress, cadence)
     return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
 
 
@@ -399,8 +492,9 @@ def _bar(total: int, progress: bool) -> Any:
 
 def _announce(store: Store, plan: Plan, why: str) -> None:
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains} chains, {plan.mode} ({why or 'as asked'})"
+    what, kept = (chains, "samples") if plan.thermometer else (f"{plan.steps} steps", "snapshots")
     size = preflight.human(preflight.size_on_disk(store, plan))
-    tqdm.write(f"{chains}; {plan.kept_per_chain() * plan.chains} samples, {size}, go to {store.path}", sys.stderr)
+    tqdm.write(f"{what}; {plan.kept_per_chain() * plan.chains} {kept}, {size}, go to {store.path}", sys.stderr)
 
 
 def _seconds_per_step(group: Chains) -> float:
@@ -418,7 +512,7 @@ def _device(posterior: Posterior) -> torch.device:
     return next(posterior.parameters()).device
 
 
-def _start(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
+def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
     """The weights at which a chain starts."""
     current = {name: p.detach().clone() for name, p in posterior.sampled_parameters().items()}
     current |= {name: b.clone() for name, b in posterior.moving_buffers().items()}
@@ -459,12 +553,14 @@ def _manifest(
         "data": workshop.batches.fingerprint(),
         "float16": float16,
         "keep_last": keep_last,
-        "tensors": {
-            name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()
-        },
+        "tensors": _specification(tensors),
         "environment": environment(_device(posterior)),
         "resumed": [],
     }
+
+
+def _specification(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()}
 
 
 def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..., Any]:

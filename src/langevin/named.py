@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from langevin import data as data_sets
-from langevin import models, run
+from langevin import fitted, models, run
 from langevin.batches import as_batches
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from langevin.posterior import Posterior
@@ -32,6 +32,8 @@ def load(path: str | Path, model: nn.Module | None = None, likelihood: Likelihoo
         if recipe is None or ":" in recipe["model"]:
             raise RunError(f"{path} does not know its model by name; give it: lv.load({str(path)!r}, model).")
         model = models.make(recipe["model"], **recipe["made_with"])
+    if "method" in Store.open(path).manifest:
+        return fitted.load(path, model, likelihood)
     return run.load(path, model, likelihood)
 
 

@@ -32,6 +32,7 @@ class Stream(IntEnum):
     FORWARD = 2  # random transforms of the data, and dropout where it was allowed
     LABELS = 3  # sampled from the model, for its Fisher information
     FISHER = 4  # the Fisher's own mini-batch
+    DRAWS = 5  # weights from a fitted distribution; the step is the number of the draw
 
 
 class _Engine(threading.local):

@@ -27,6 +27,7 @@ class Plan:
     freeze: bool
     accumulate: int
     autocast: str | None
+    thermometer: bool = True  # whether the temperature is read; an optimum has none
 
     def __post_init__(self) -> None:
         smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "accumulate": 1}
@@ -62,7 +63,7 @@ class Plan:
         return step >= self.burn_in and self._reads(step)
 
     def _reads(self, step: int) -> bool:
-        return step % min(10, self.thin) == 0  # a reading costs a pass over the weights
+        return self.thermometer and step % min(10, self.thin) == 0  # a reading costs a pass over the weights
 
 
 @dataclass(frozen=True)

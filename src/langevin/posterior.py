@@ -90,6 +90,12 @@ class Posterior(nn.Module):
 
         `x` is what the model takes: a tensor, a tuple of arguments or a dict of named ones.
         """
+        return self.data_loss(x, y) - self.log_prior() / self.num_data
+
+    forward = loss
+
+    def data_loss(self, x: Any, y: Any) -> Tensor:
+        """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
         log_likelihood = self.likelihood.log_prob(output, y)
         if log_likelihood.shape != (batch_size_of(y),):
@@ -98,9 +104,15 @@ class Posterior(nn.Module):
                 f"{batch_size_of(y)} examples; it must return one value per example, shape ({batch_size_of(y)},). "
                 f'Do not sum or average over the batch: use reduction="none".'
             )
-        return -self.weight * log_likelihood.mean() - self.log_prior() / self.num_data
+        return -self.weight * log_likelihood.mean()
 
-    forward = loss
+    def at_step(self, step: int) -> None:
+        """The loop says before each step which one it is; nothing here depends on it."""
+
+    @property
+    def random_forward(self) -> bool:
+        """Whether two passes over one batch differ, so that the loop has to seed each."""
+        return "dropout" in self.allow or any(hazard.kind == "dropout" for hazard in self.hazards())
 
     def log_prior(self) -> Tensor:
         """log p(θ) of the sampled parameters."""
@@ -229,9 +241,9 @@ def check_precision(name: str, parameter: Tensor) -> None:
         )
 
 
-def refuse_hazards(posterior: Posterior) -> None:
-    """Raise for layers that leave a sampler without a target, unless they were allowed."""
-    if found := [hazard for hazard in posterior.hazards() if hazard.kind not in posterior.allow]:
+def refuse_hazards(posterior: Posterior, tolerated: Collection[str] = ()) -> None:
+    """Raise for layers that leave a sampler without a target, unless they were allowed or the method tolerates them."""
+    if found := [hazard for hazard in posterior.hazards() if hazard.kind not in {*posterior.allow, *tolerated}]:
         kinds = sorted({hazard.kind for hazard in found})
         raise ValueError(
             "\n".join(_describe(hazard) for hazard in found[:3])

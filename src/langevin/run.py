@@ -173,15 +173,18 @@ def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = Non
     it was not one of the library's.
     """
     store = Store.open(path)
-    if likelihood is None:
-        saved = store.manifest.get("likelihood") or {}
-        if saved.get("name") not in BUILT_IN:
-            raise RunError(
-                f"{path} was sampled with a likelihood that is not the library's own; give it: "
-                f"lv.load({str(path)!r}, model, likelihood)."
-            )
-        likelihood = BUILT_IN[saved["name"]](**saved["options"])
-    return Run(store, fitted_predictor(store, model, likelihood))
+    return Run(store, fitted_predictor(store, model, likelihood or known_likelihood(store)))
+
+
+def known_likelihood(store: Store) -> Likelihood:
+    """The likelihood that the run was made with, if it is one of the library's."""
+    saved = store.manifest.get("likelihood") or {}
+    if saved.get("name") not in BUILT_IN:
+        raise RunError(
+            f"{store.path} was sampled with a likelihood that is not the library's own; give it: "
+            f"lv.load({str(store.path)!r}, model, likelihood)."
+        )
+    return BUILT_IN[saved["name"]](**saved["options"])
 
 
 def fitted_predictor(store: Store, model: nn.Module, likelihood: Likelihood) -> Predictor:

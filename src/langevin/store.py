@@ -2,6 +2,7 @@
 
     manifest.json                                  configuration, versions, seed, names and shapes
     fixed.safetensors                              what is not sampled (frozen parameters, buffers), once
+    statistics.safetensors                         of a fit: the BatchNorm statistics of its draws
     samples/chain-0003/0000012000.safetensors      samples, several to a file, named after the step of the first
     checkpoints/0000-0003.safetensors              all that chains 0 to 3 need to go on
     lock                                           held by the process that writes
@@ -119,9 +120,9 @@ class Store:
         """Look again at what is on the disk."""
         self._records = self._index()
 
-    def write_fixed(self, tensors: Mapping[str, Tensor]) -> None:
+    def write_fixed(self, tensors: Mapping[str, Tensor], name: str = "fixed") -> None:
         """Store what is not sampled."""
-        _write(self.path / "fixed.safetensors", save(_plain(tensors)))
+        _write(self.path / f"{name}.safetensors", save(_plain(tensors)))
 
     def write_manifest(self) -> None:
         """Write the manifest as it stands."""
@@ -191,9 +192,9 @@ class Store:
             for name, spec in self.manifest["tensors"].items()
         }
 
-    def fixed(self) -> dict[str, Tensor]:
+    def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
         """What is not sampled: frozen parameters and buffers."""
-        return _read(self.path / "fixed.safetensors")[0]
+        return _read(self.path / f"{name}.safetensors")[0]
 
     def bytes_per_sample(self) -> int:
         """What one sample takes on the disk."""
