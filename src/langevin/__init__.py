@@ -7,6 +7,8 @@ from langevin import data, models, priors
 from langevin._version import __version__
 from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
+from langevin.evaluation.attacks import FGSM, PGD
+from langevin.evaluation.compare import Comparison, compare
 from langevin.fitted import Fit
 from langevin.fitting import fit, resume
 from langevin.laplace import LaplaceApproximation
@@ -18,7 +20,7 @@ from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
-from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
 from langevin.run import Run
 from langevin.samplers import (
     ATMC,
@@ -44,11 +46,13 @@ __all__ = [
     "ATMC",
     "BNP",
     "BNPSGLD",
+    "FGSM",
     "FSGD",
     "HWA",
     "KFAC",
     "KSGLD",
     "NLD",
+    "PGD",
     "SGD",
     "SGHMC",
     "SGLD",
@@ -58,9 +62,11 @@ __all__ = [
     "SWAG",
     "Bernoulli",
     "Categorical",
+    "Comparison",
     "Diverged",
     "Fisher",
     "Fit",
+    "Flat",
     "Gaussian",
     "GaussianNoise",
     "GroupLaplace",
@@ -81,6 +87,7 @@ __all__ = [
     "__version__",
     "batch_size_for",
     "cite",
+    "compare",
     "cyclical",
     "data",
     "elbo",

@@ -270,6 +270,35 @@ def resume(
         typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="smith2018, …; `list` shows all, with their experiments.")],
+    experiment: Annotated[str | None, typer.Argument(help="One of its experiments; by default all.")] = None,
+    scale: Annotated[str, typer.Option(help="quick (seconds), full (minutes, two cores) or paper (a GPU).")] = "quick",
+    out: Annotated[
+        Path | None, typer.Option(help="Where results, figures and the page go (reproduced/PAPER-SCALE).")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes of one thread each (the cores; 1 at paper scale).")
+    ] = None,
+) -> None:
+    """Run a paper's experiments again, and write what it says, what we measured, and whether it reproduces.
+
+    A run that is cut off goes on where it was when the command is given again. Data that the library does not ship are
+    looked for where LANGEVIN_DATA points, else downloaded.
+    """
+    from langevin.papers import PAPERS, reproduce_paper
+
+    if paper == "list":
+        for name, known in PAPERS.items():
+            typer.echo(f"{name}: {known.title}")
+            for label, one in known.experiments.items():
+                typer.echo(f"    {label}: {one.title}")
+        return
+    page = reproduce_paper(paper, experiment, scale=scale, out=out, jobs=jobs)
+    typer.echo(f"The page: {page}")
+
+
 bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 

@@ -47,6 +47,19 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class Flat:
+    """No prior: every weight is as probable as any other. It is improper, and so may the posterior be.
+
+    >>> float(Flat().log_prob(torch.ones(2)))
+    0.0
+    """
+
+    def log_prob(self, parameter: Tensor) -> Tensor:
+        """0."""
+        return parameter.new_zeros(())
+
+
+@dataclass(frozen=True)
 class Laplace:
     """Independent double-exponential weights: energy |θ|/scale. The gradient at exactly 0 is taken as 0."""
 

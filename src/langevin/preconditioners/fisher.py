@@ -157,8 +157,15 @@ class Fisher(Preconditioner):
         return self._view
 
 
+def fisher_matrix(posterior: Posterior, data: Any, kind: str = "exact", *, size: int = 1024, seed: int = 0) -> Tensor:
+    """F of the sampled parameters at their present values, on `size` random examples of the data."""
+    view = _View(posterior, list(posterior.sampled_parameters().values()), data)
+    where = {"seed": seed, "chain": 0, "step": 0}
+    return _KINDS[kind](view, view.flat(), view.batch(size, where), where)
+
+
 @torch.no_grad()
-def fisher_matrix(
+def batch_fisher(
     posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
 ) -> Tensor:
     """F of these parameters at their present values, the mean over a batch; `step` numbers the sampled labels."""
@@ -167,10 +174,10 @@ def fisher_matrix(
 
 
 @torch.no_grad()
-def fisher_diagonal(
+def batch_fisher_diagonal(
     posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
 ) -> Tensor:
-    """The diagonal of `fisher_matrix`, without the matrix."""
+    """The diagonal of `batch_fisher`, without the matrix."""
     view = _View(posterior, list(params), batch)
     if kind == "exact":
         jacobian, weighted = _jacobians(view, view.flat(), batch)

@@ -1,0 +1,39 @@
+"""The papers, reproduced: what `langevin reproduce` runs."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from langevin.papers import lange2023, smith2018
+from langevin.papers.harness import SCALES, Paper, run_experiments
+from langevin.papers.page import write_page
+
+PAPERS: Mapping[str, Paper] = {
+    "lange2023": lange2023.PAPER,
+    "smith2018": smith2018.PAPER,
+}
+
+
+def reproduce_paper(
+    paper: str,
+    experiment: str | None = None,
+    *,
+    scale: str = "quick",
+    out: Path | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Run a paper's experiments, or one of them, and write results, figures and the page; return the page's path."""
+    if paper not in PAPERS:
+        raise ValueError(f"paper={paper!r}: choose one of {', '.join(PAPERS)}.")
+    if experiment is not None and experiment not in PAPERS[paper].experiments:
+        raise ValueError(f"{paper} has no experiment {experiment!r}: it has {', '.join(PAPERS[paper].experiments)}.")
+    if scale not in SCALES:
+        raise ValueError(f"scale={scale!r}: choose one of {', '.join(SCALES)}.")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one process.")
+    out = Path("reproduced") / f"{paper}-{scale}" if out is None else out
+    jobs = jobs or (1 if scale == "paper" else os.cpu_count() or 1)
+    results = run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
+    write_page(PAPERS, results, out)
+    return out / "README.md"

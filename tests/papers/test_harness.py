@@ -1,0 +1,132 @@
+"""The harness: rows are measured once, a cut-off run goes on, claims are judged from rows alone."""
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from langevin.papers import PAPERS, reproduce_paper
+from langevin.papers.harness import Claim, Estimate, Experiment, Paper, Rows, Verdict, clearly, run_experiments
+from langevin.papers.page import verdicts, write_overview, write_page
+
+
+@dataclass(frozen=True)
+class Settings:
+    slope: float = 2.0
+    seeds: int = 3
+
+
+measured = []
+
+
+def cells(settings):
+    return [{"x": x, "seed": seed} for seed in range(settings.seeds) for x in (1, 2)]
+
+
+def measure(settings, workplace, *, x, seed):
+    if x == 2 and seed == 1 and measured.count((2, 1)) == 0:
+        measured.append((x, seed))
+        raise KeyboardInterrupt
+    measured.append((x, seed))
+    return {"y": settings.slope * x + seed}
+
+
+def draw(figure, rows):
+    figure.subplots().plot(rows.values("x"), [rows.mean("y", x=x).mean for x in rows.values("x")])
+
+
+def judge(rows):
+    rise = rows.paired("y", {"x": 2}, {"x": 1})
+    return Verdict(f"y rises by {rise.mean:g} | per x.", rise.mean == 2)
+
+
+def paper(**settings):
+    experiment = Experiment(
+        "A line",
+        {"quick": Settings(**settings), "full": Settings(), "paper": Settings(slope=3.0)},
+        cells,
+        measure,
+        draw,
+        [Claim("y rises by 2 per x.", judge)],
+    )
+    return {"made-up": Paper("A made-up paper", "@misc{}", {"line": experiment})}
+
+
+def test_a_run_that_is_cut_off_goes_on_and_measures_nothing_twice(tmp_path):
+    measured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert len(json.loads((tmp_path / "results.json").read_text())["experiments"]["line"]["rows"]) == 3
+    results = run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    rows = results["experiments"]["line"]["rows"]
+    assert [(row["x"], row["seed"]) for row in rows] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert len(measured) == 7  # six rows, and the one that was interrupted twice
+    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert len(measured) == 7
+
+
+def test_other_settings_are_measured_anew_and_other_scales_are_refused(tmp_path):
+    measured[:] = [(2, 1)]
+    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    results = run_experiments(paper(slope=5.0), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert [row["y"] for row in results["experiments"]["line"]["rows"]] == [5, 10, 6, 11, 7, 12]
+    with pytest.raises(ValueError, match="scale quick; choose another directory"):
+        run_experiments(paper(), "made-up", None, scale="full", out=tmp_path, progress=False)
+
+
+def test_the_page_says_what_was_measured_and_what_was_changed(tmp_path):
+    measured[:] = [(2, 1)]
+    made_up = paper()
+    results = run_experiments(made_up, "made-up", None, scale="full", out=tmp_path / "made-up", progress=False)
+    write_page(made_up, results, tmp_path / "made-up")
+    page = (tmp_path / "made-up" / "README.md").read_text()
+    assert "| line | y rises by 2 per x. | y rises by 2 \\| per x. | yes |" in page
+    assert "| slope | 2.0 | 3.0 |" in page
+    assert (tmp_path / "made-up" / "line.png").stat().st_size > 1000
+    write_overview(made_up, tmp_path)
+    assert "| [made-up](made-up/README.md) | y rises by 2 per x. |" in (tmp_path / "README.md").read_text()
+    assert verdicts(made_up["made-up"], results)[0][2].reproduced is True
+
+
+def test_rows():
+    rows = Rows([{"a": 1, "seed": 0, "v": 1.0}, {"a": 1, "seed": 1, "v": 3.0}, {"a": 2, "seed": 1, "v": 7.0}])
+    assert rows.mean("v", a=1) == Estimate(2.0, math.sqrt(2) / math.sqrt(2))
+    assert math.isnan(rows.mean("v", a=2).error)
+    assert rows.paired("v", {"a": 2}, {"a": 1}).mean == 4.0  # seed 1 alone has both
+    with pytest.raises(KeyError):
+        rows.mean("v", a=3)
+
+
+@pytest.mark.parametrize(
+    ("difference", "answer"),
+    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None)],
+)
+def test_a_difference_is_clear_beyond_two_standard_errors(difference, answer):
+    assert clearly(Estimate(*difference)) is answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"paper": "smith2019"}, "choose one of smith2018"),
+        ({"paper": "smith2018", "experiment": "figure9"}, "it has theorem"),
+        ({"paper": "smith2018", "scale": "huge"}, "quick, full, paper"),
+        ({"paper": "smith2018", "jobs": 0}, "at least one process"),
+    ],
+)
+def test_bad_input(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        reproduce_paper(**arguments)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_quick(name, tmp_path):
+    """Every experiment runs, is drawn and judged, and the page is written."""
+    page = reproduce_paper(name, scale="quick", out=tmp_path, jobs=1, progress=False)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["experiments"]) == set(PAPERS[name].experiments)
+    text = page.read_text()
+    for label, experiment in PAPERS[name].experiments.items():
+        assert (tmp_path / f"{label}.png").exists()
+        assert all(claim.says.replace("|", "\\|") in text for claim in experiment.claims)
