@@ -37,7 +37,7 @@ from langevin.approximation import (
 from langevin.batches import Batches
 from langevin.likelihoods import sampled_labels
 from langevin.posterior import Posterior, batch_size_of, call
-from langevin.preconditioners.fisher import batch_fisher, batch_fisher_diagonal
+from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix
 from langevin.preconditioners.kfac import hooked, kept_buffers, second_moment, understood
 from langevin.preconditioners.layers import Layer, find_layers
 from langevin.priors import Gaussian
@@ -147,7 +147,7 @@ def _variances(
     """T/(N Fᵢᵢ + P) of the parameters of these names."""
     params = {name: p for name, p in posterior.sampled_parameters().items() if name in names}
     curvature = sum(
-        share * batch_fisher_diagonal(posterior, list(params.values()), piece, method.fisher, number)
+        share * fisher_diagonal(posterior, list(params.values()), piece, method.fisher, number)
         for number, share, piece in _shares(posterior, pieces)
     )
     assert isinstance(curvature, Tensor)
@@ -159,7 +159,7 @@ def _variances(
 def _full(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
     params = posterior.sampled_parameters()
     curvature = sum(
-        share * batch_fisher(posterior, list(params.values()), piece, method.fisher, number).double()
+        share * fisher_matrix(posterior, list(params.values()), piece, method.fisher, number).double()
         for number, share, piece in _shares(posterior, pieces)
     )
     assert isinstance(curvature, Tensor)
