@@ -100,6 +100,17 @@ def test_it_looks_like_a_run(method, tmp_path):
     assert torch.equal(again.predict(x).probs, found.predict(x).probs)
 
 
+def test_fits_and_runs_are_compared_on_one_page():
+    x, y = toy_data()
+    sampled = lv.sample(toy_posterior(), (x, y), partial(lv.SGLD, lr=1e-2), steps=60, progress=False)
+    fits = {name: fit(toy_posterior(), (x, y), method, steps=40) for name, method in METHODS.items()}
+    laplace = lv.fit(toy_posterior(), (x, y), lv.LaplaceApproximation(), progress=False)
+    table = lv.compare({"SGLD": sampled, **fits, "Laplace": laplace}, (x, y), resamples=20)
+    assert set(table.scores) == {"SGLD", *METHODS, "Laplace"}
+    gradient = torch.autograd.grad(sum(p.sum() for p in fits["hwa"].log_probs(x.requires_grad_(), y)), x)[0]
+    assert bool(gradient.any())
+
+
 def test_draws_are_functions_of_seed_and_number():
     found = fit(toy_posterior(), toy_data(), lv.MeanField(), steps=10)
     assert torch.equal(found[3]["0.weight"], found.sample(5)["0.weight"][3])

@@ -40,8 +40,8 @@ METHODS: dict[str, type[Method]] = {
 class Fit(Run):
     """A sequence of independent draws of the weights from the fitted distribution; `fit[i]` is a pure function of i.
 
-    `predict`, `evaluate`, `len` and the rest are those of a run. The parameters of the method at the times when they
-    were kept are `fit.snapshots`, the distribution that they make is `fit.approximation`.
+    `predict`, `len` and the rest are those of a run, so `lv.compare` takes it. The parameters of the method at the
+    times when they were kept are `fit.snapshots`, the distribution that they make is `fit.approximation`.
     """
 
     def __init__(self, store: Store, predictor: Predictor, *, scratch: Scratch | None = None) -> None:

@@ -116,21 +116,14 @@ def conv_net():
     ).double()
 
 
-def sequence_net():
-    torch.manual_seed(3)
-    mean_over_time = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten())
-    return nn.Sequential(*mean_over_time, nn.Linear(4, 1)).double()
-
-
-@pytest.mark.parametrize(("net", "shape"), [(conv_net, (4, 2, 6, 6)), (sequence_net, (4, 7, 3))])
-def test_where_an_example_meets_a_weight_several_times_the_positions_share_a_draw(net, shape):
-    x = torch.ones(shape, dtype=torch.float64) + 0.3 * torch.randn(shape, dtype=torch.float64)
+def test_where_an_example_meets_a_weight_several_times_the_positions_share_a_draw():
+    x = torch.ones(4, 2, 6, 6, dtype=torch.float64) + 0.3 * torch.randn(4, 2, 6, 6, dtype=torch.float64)
     y = torch.zeros(4, 1, dtype=torch.float64)
 
     def data_loss(how):
-        posterior = lv.Posterior(net(), lv.GaussianNoise(0.1), lv.Gaussian(1.0), num_data=4)
+        posterior = lv.Posterior(conv_net(), lv.GaussianNoise(0.1), lv.Gaussian(1.0), num_data=4)
         q = lv.MeanField(init_std=0.5, reparameterization=how).of(posterior)
-        return estimates(lambda i: q.data_loss(x, y).detach(), 1500)
+        return estimates(lambda i: q.data_loss(x, y).detach(), 800)
 
     (noisy, error), (plain, plain_error) = data_loss("local"), data_loss("plain")
     near(noisy, (error**2 + plain_error**2).sqrt(), plain)

@@ -94,16 +94,16 @@ def compute_landscape(
     reach = margin * (high - low).clamp_min(1e-12)
     ends = torch.stack([low - reach, high + reach], dim=1).tolist()
     across, up = (torch.linspace(first, last, resolution) for first, last in ends)
-    posterior = copy.deepcopy(posterior)
+    evaluated = copy.deepcopy(posterior).eval()
     train_losses, test_losses = torch.empty(resolution, resolution), torch.empty(resolution, resolution)
     for row, v in enumerate(up):
         for column, u in enumerate(across):
             flat = center + u * plane[0] + v * plane[1]
             pieces = split_like(flat, means[0])
             weights = {name: piece.to(means[0][name]) for name, piece in zip(names, pieces, strict=True)}
-            _settle(posterior, weights, train, batch_size)
-            train_losses[row, column] = _mean_loss(posterior, train, batch_size)
-            test_losses[row, column] = _mean_loss(posterior, test, batch_size)
+            load_tensors(evaluated, weights | _statistics(posterior, weights, train, batch_size))
+            train_losses[row, column] = _mean_loss(evaluated, train, batch_size)
+            test_losses[row, column] = _mean_loss(evaluated, test, batch_size)
     explained = float(spread[:2].square().sum() / spread.square().sum())
     return Landscape(across, up, train_losses, test_losses, iterates, average, explained)
 
@@ -112,15 +112,13 @@ def _flat(weights: Any) -> Tensor:
     return torch.cat([tensor.flatten().double() for tensor in weights.values()])
 
 
-def _settle(posterior: Posterior, weights: dict[str, Tensor], train: Any, batch_size: int) -> None:
-    """Give the model these weights, the BatchNorm statistics that go with them, and evaluation mode."""
-    posterior.train()
-    if posterior.moving_buffers():
-        inputs = [x for x, _ in as_batches(train, None, 0, torch.device("cpu")).whole(batch_size)]
-        statistics = estimate_statistics(posterior, [weights], inputs)
-        load_tensors(posterior, {name: rows[0] for name, rows in statistics.items()})
-    load_tensors(posterior, weights)
-    posterior.eval()
+def _statistics(posterior: Posterior, weights: dict[str, Tensor], train: Any, batch_size: int) -> dict[str, Tensor]:
+    """The BatchNorm statistics that go with these weights, if there are any."""
+    if not posterior.moving_buffers():
+        return {}
+    device = next(posterior.parameters()).device
+    inputs = [x for x, _ in as_batches(train, None, 0, device).whole(batch_size)]
+    return {name: rows[0] for name, rows in estimate_statistics(posterior, [weights], inputs).items()}
 
 
 def _mean_loss(posterior: Posterior, data: Any, batch_size: int) -> float:
