@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, seed_everything
+from langevin.export import describe_inputs
 from langevin.likelihoods import BUILT_IN
 from langevin.plan import Plan
 from langevin.posterior import Posterior, call, public_name, refuse_hazards
@@ -35,8 +36,8 @@ def check(
     sampler: Callable[..., Sampler],
     schedule: Callable[[Any], LRScheduler] | None,
     seed: int,
-) -> None:
-    """Raise for whatever would make the run fail or its samples wrong."""
+) -> Any:
+    """Raise for whatever would make the run fail or its samples wrong; return what an input looks like."""
     if isinstance(sampler, torch.optim.Optimizer) or not callable(sampler):
         raise ValueError("Give the sampler's class with its options, not an object: partial(lv.SGLD, lr=1e-2).")
     probe = sampler(list(posterior.sampled_parameters().values()), num_data=posterior.num_data, seed=0, chain=0)
@@ -54,7 +55,7 @@ def check(
     if probe.injects_noise:
         refuse_hazards(posterior)
     with generators_kept():
-        _check_loss(copy.deepcopy(posterior), batches, seed)
+        return _check_loss(copy.deepcopy(posterior), batches, seed)
 
 
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
@@ -92,7 +93,7 @@ def check_adaptation(probe: Sampler, plan: Plan) -> None:
 
 
 @torch.no_grad()
-def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
+def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> Any:
     seed_everything(seed, 0, 0)
     device = next(posterior.parameters()).device
     beginning = batches.position()
@@ -118,6 +119,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
             "The model's output is random (two passes over one batch differ), so it has no posterior. Take the "
             'randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
+    return describe_inputs(x)
 
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:

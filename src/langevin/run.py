@@ -12,6 +12,8 @@ from typing import Any, overload
 from torch import Tensor, nn
 
 from langevin.diagnostics.temperature import Estimate, mean_and_error
+from langevin.export import Ensemble, example_inputs
+from langevin.export import export as write_module
 from langevin.likelihoods import BUILT_IN, Likelihood
 from langevin.posterior import load_tensors
 from langevin.predictive import Prediction, Predictor
@@ -118,6 +120,27 @@ class Run(Sequence[Sample]):
         estimates = [mean_and_error(values) for values in self.trace("temperature").values()]
         n = max(len(estimates), 1)
         return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+
+    def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> Ensemble:
+        """Write one module that answers with mean and uncertainty, and return it.
+
+        Args:
+            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
+            inputs: a few inputs, for their type and shape; by default those that the run was sampled with.
+            samples: use so many samples, evenly spread; by default all. The file holds every one of them.
+        """
+        if inputs is None:
+            if "inputs" not in self.manifest:
+                raise RunError(
+                    f"{self.path} does not know what its inputs look like; give some: run.export(…, inputs=x)."
+                )
+            inputs = example_inputs(self.manifest["inputs"])
+        if samples is not None and not 1 <= samples <= len(self):
+            raise ValueError(f"samples={samples}: the run has {len(self)}; give 1 to {len(self)}.")
+        chosen = [i * len(self) // (samples or len(self)) for i in range(samples or len(self))]
+        ensemble = Ensemble(self._predictor, [self[i] for i in chosen])
+        write_module(ensemble, path, inputs)
+        return ensemble
 
     def __repr__(self) -> str:
         return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"
