@@ -11,6 +11,8 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
+from langevin.diagnostics.mixing import Mixing
+from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.temperature import Estimate, mean_and_error
 from langevin.export import Ensemble, example_inputs
 from langevin.export import export as write_module
@@ -105,22 +107,6 @@ class Run(Sequence[Sample]):
         """
         return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
 
-    def trace(self, name: str) -> dict[int, list[float]]:
-        """What was noted with the samples of each chain: "loss", "lr" or "temperature".
-
-        Loss and temperature are means over the steps since the sample before.
-        """
-        return {c: [r.notes[name] for r in self._records if r.chain == c] for c in self.chains}
-
-    def temperature(self) -> Estimate:
-        """The configurational temperature over all chains, to be compared with the T that was asked.
-
-        Its error knows of the autocorrelation inside a chain; with few samples it is unknown (nan).
-        """
-        estimates = [mean_and_error(values) for values in self.trace("temperature").values()]
-        n = max(len(estimates), 1)
-        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
-
     def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> Ensemble:
         """Write one module that answers with mean and uncertainty, and return it.
 
@@ -141,6 +127,57 @@ class Run(Sequence[Sample]):
         ensemble = Ensemble(self._predictor, [self[i] for i in chosen])
         write_module(ensemble, path, inputs)
         return ensemble
+
+    def trace(self, name: str) -> dict[int, list[float]]:
+        """What was noted with the samples of each chain: "loss", "lr" or "temperature".
+
+        Loss and temperature are means over the steps since the sample before.
+        """
+        return {c: [r.notes[name] for r in self._records if r.chain == c] for c in self.chains}
+
+    def temperature(self) -> Estimate:
+        """The configurational temperature over all chains, to be compared with the T that was asked.
+
+        Its error knows of the autocorrelation inside a chain; with few samples it is unknown (nan).
+        """
+        estimates = [mean_and_error(values) for values in self.trace("temperature").values()]
+        n = max(len(estimates), 1)
+        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+
+    def temperatures(self) -> dict[str, Estimate]:
+        """The configurational temperature of each tensor by itself, every one of which is to be T.
+
+        A thermostat holds the mean; correlated mini-batch noise can leave soft directions cold beneath it. This sees
+        differences between tensors, none between directions inside one.
+        """
+        raise NotImplementedError
+
+    def kinetic_temperature(self) -> Estimate:
+        """mean(u²/s) over weights and readings, for samplers with momentum; nan for others.
+
+        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction: it says nothing.
+        """
+        raise NotImplementedError
+
+    def mixing(self, *, names: str | Sequence[str] | None = None, subset: int | None = 1000, seed: int = 0) -> Mixing:
+        """R̂ and effective sample sizes in weight space: of parameters that match `names`, a random subset of them."""
+        raise NotImplementedError
+
+    def function_mixing(self, x: Any, *, batch_size: int = 1024) -> Mixing:
+        """R̂ and effective sample sizes in function space: of log-probabilities (or means) on the probe set x."""
+        raise NotImplementedError
+
+    def stationarity(self, level: float = 0.05) -> list[Stationarity]:
+        """Whether loss and temperatures settled; see `langevin.diagnostics.stationarity`."""
+        raise NotImplementedError
+
+    def to_arviz(self, *, names: str | Sequence[str] | None = None, subset: int | None = None, x: Any = None) -> Any:
+        """An `arviz.InferenceData`: weights as `posterior`, the notes as `sample_stats`; with x also predictions."""
+        raise NotImplementedError
+
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log p(y|x,θ) of each sample in turn, (n,), through which a gradient can be taken with respect to x."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from langevin.posterior import Posterior
+from langevin.preconditioners import Preconditioner
 
 
 def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
@@ -26,3 +29,37 @@ def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30
         value = float(sum((d * h).sum() for d, h in zip(direction, images, strict=True)))
         direction = images
     return abs(value)
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """Eigenvalues of a Fisher matrix, in ascending order, without and with a preconditioner (PᵀFP, A = PPᵀ)."""
+
+    kind: str  # "exact" or "empirical"
+    eigenvalues: Tensor
+    preconditioned: Tensor | None
+    damping: float  # added to F before the condition number is taken: F itself may be singular
+
+    @property
+    def condition(self) -> float:
+        """(λmax + δ)/(λmin + δ)."""
+        raise NotImplementedError
+
+    @property
+    def preconditioned_condition(self) -> float:
+        """The same of PᵀFP; nan without a preconditioner."""
+        raise NotImplementedError
+
+
+def conditioning(
+    posterior: Posterior,
+    data: Any,
+    *,
+    kind: Literal["exact", "empirical"] = "exact",
+    preconditioner: Preconditioner | None = None,
+    damping: float = 0.0,
+    batch_size: int = 1024,
+    max_parameters: int = 2000,
+) -> Conditioning:
+    """Condition number of F + δI at the posterior's present weights, dense, for small models."""
+    raise NotImplementedError

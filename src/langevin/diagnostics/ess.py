@@ -22,3 +22,24 @@ def effective_sample_size(draws: Tensor) -> Tensor:
     before_negative = (rho < 0).cumsum(0) == 0
     time = 1 + 2 * (rho * before_negative)[1:].sum(0)
     return torch.where(covariance[0] > 0, n / time, torch.zeros_like(time))
+
+
+def batch_means_ess(draws: Tensor) -> Tensor:
+    """s²/λ² of each column (n,) or (n, …), λ² the variance of its mean by batch means, ⌊√n⌋ draws to a batch.
+
+    It sees negative autocorrelation, so it is beside `effective_sample_size` for samplers with momentum.
+    """
+    raise NotImplementedError
+
+
+def mess_diagonal(draws: Tensor) -> float:
+    """mESS of (n, p) draws, diagonal: the geometric mean of essᵢ."""
+    raise NotImplementedError
+
+
+def mess_full(draws: Tensor) -> float:
+    """mESS of (n, p) draws, full: n(|Λ|/|Σ|)^{1/p}, Λ the covariance of draws, Σ that of the mean by batch means.
+
+    nan where there are fewer batches than p + 1 and Σ is singular (Vats, Flegal & Jones 2019).
+    """
+    raise NotImplementedError
