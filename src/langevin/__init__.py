@@ -6,6 +6,7 @@ from typing import Any
 from langevin import data, models, priors
 from langevin._version import __version__
 from langevin.citation import cite
+from langevin.distil import Distilled, distil
 from langevin.evaluation.attacks import FGSM, PGD
 from langevin.evaluation.compare import Comparison, compare
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
@@ -55,6 +56,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Distilled",
     "Diverged",
     "Fisher",
     "Gaussian",
@@ -77,6 +79,7 @@ __all__ = [
     "compare",
     "cyclical",
     "data",
+    "distil",
     "find_lr",
     "find_map",
     "load",

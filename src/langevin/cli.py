@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ import typer
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
-from langevin.named import build, imported
+from langevin.named import build, held_out, imported
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
@@ -32,6 +33,12 @@ app = typer.Typer(
 
 Options = Annotated[
     list[str] | None, typer.Option(help="An option as name=value, the value as in JSON; may be given several times.")
+]
+
+Log = Annotated[str | None, typer.Option(help='"tensorboard": write loss, temperature, … to OUT/tensorboard.')]
+Validation = Annotated[
+    str | None,
+    typer.Option(help="Held-out data for --log, by name or module:function; by default the test part of named data."),
 ]
 
 
@@ -131,6 +138,8 @@ def sample(
     seed: Annotated[int, typer.Option(help="Everything random is a function of it.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
+    log: Log = None,
+    validation: Validation = None,
     model_option: Options = None,
     data_option: Options = None,
     sampler_option: Options = None,
@@ -165,22 +174,24 @@ def sample(
     except TypeError as error:
         raise ValueError(f"--sampler {sampler} has no such option: {error}.") from None
     posterior, train = build(recipe)
-    run = draw(
-        posterior,
-        train,
-        partial(METHODS[sampler].sampler, lr=lr, **options),
-        steps=steps,
-        burn_in=burn_in,
-        thin=thin,
-        schedule=None if cycle is None else cyclical(cycle),
-        batch_size=batch_size,
-        chains=chains,
-        seed=seed,
-        device=device,
-        out=out,
-        float16=float16,
-        tags={"command": recipe},
-    )
+    with _logging(log, posterior, out, recipe, validation) as callbacks:
+        run = draw(
+            posterior,
+            train,
+            partial(METHODS[sampler].sampler, lr=lr, **options),
+            steps=steps,
+            burn_in=burn_in,
+            thin=thin,
+            schedule=None if cycle is None else cyclical(cycle),
+            batch_size=batch_size,
+            chains=chains,
+            seed=seed,
+            device=device,
+            out=out,
+            float16=float16,
+            callbacks=callbacks,
+            tags={"command": recipe},
+        )
     typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
 
 
@@ -189,6 +200,8 @@ def resume(
     path: Annotated[Path, typer.Argument(help="The directory of the run.")],
     steps: Annotated[int | None, typer.Option(help="The new total; by default as planned.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    log: Log = None,
+    validation: Validation = None,
 ) -> None:
     """Continue a run that `langevin sample` began, exactly where its last checkpoint left it."""
     from langevin.loop import resume as go_on
@@ -197,7 +210,8 @@ def resume(
     if recipe is None:
         raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
     posterior, train = build(recipe)
-    run = go_on(path, posterior, train, steps=steps, device=device)
+    with _logging(log, posterior, path, recipe, validation, begun=path) as callbacks:
+        run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks)
     typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
 
@@ -252,6 +266,26 @@ def status(path: Annotated[Path, typer.Argument(help="The directory of the run."
     typer.echo(_columns(lines))
     for damaged, why in store.damaged.items():
         typer.echo(f"damaged: {damaged} ({why})")
+
+
+@contextmanager
+def _logging(
+    log: str | None, posterior: Posterior, out: Path, recipe: dict[str, Any], validation: str | None, begun: Any = None
+) -> Iterator[list[Any]]:
+    """The callbacks that --log asks for."""
+    if log is None:
+        yield []
+        return
+    if log != "tensorboard":
+        raise ValueError(f"--log {log}: choose tensorboard.")
+    from langevin.live import TensorBoard
+    from langevin.run import load
+
+    started = None if begun is None else load(begun, posterior.model, posterior.likelihood)
+    data = held_out(recipe, validation)
+    with TensorBoard(posterior, out / "tensorboard", validation=data, begun=started) as callback:
+        typer.echo(f"Look on with: tensorboard --logdir {out / 'tensorboard'}", err=True)
+        yield [callback]
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

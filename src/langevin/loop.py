@@ -303,7 +303,7 @@ def _advance(
     try:
         while group.step < plan.steps:
             losses = group.backward()
-            _note(store, group, notes, plan, losses)
+            heats = _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False
             try:
@@ -318,7 +318,9 @@ def _advance(
             if cadence.due(group.step):
                 _save(store, group, notes)
             for callback in callbacks:
-                callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy))
+                callback(
+                    Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats)
+                )
             bar.update()
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
@@ -340,8 +342,8 @@ def _advance(
         raise
 
 
-def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> None:
-    """Losses, checked, and now and then the temperature about the mean of the second half of burn-in."""
+def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> list[float]:
+    """Note losses, checked; now and then read, note and return temperatures about the mean of late burn-in."""
     for chain, note, loss in zip(group.numbers, notes, losses, strict=True):
         if not math.isfinite(loss):
             raise Diverged(_divergence(chain, f"the loss is {loss}", group, store))
@@ -350,9 +352,12 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
     if plan.averages(group.step):
         group.thermometer.average(group.params)
     elif plan.reads_temperature(group.step):
-        for note, heat in zip(notes, group.thermometer.measure(group.params).tolist(), strict=True):
+        heats: list[float] = group.thermometer.measure(group.params).tolist()
+        for note, heat in zip(notes, heats, strict=True):
             note.heat += heat
             note.readings += 1
+        return heats
+    return []
 
 
 def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from langevin import data as data_sets
 from langevin import models, run
 from langevin.batches import as_batches
+from langevin.evaluation.inputs import examples
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from langevin.posterior import Posterior
 from langevin.priors import Gaussian, default
@@ -55,6 +56,18 @@ def build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
         model = models.make(recipe["model"], **recipe["made_with"])
     prior = default(model) if recipe["prior_std"] is None else Gaussian(recipe["prior_std"])
     return Posterior(model, likelihood, prior, num_data=num_data), train
+
+
+def held_out(recipe: dict[str, Any], given: str | None = None) -> tuple[Any, torch.Tensor] | None:
+    """Test data (x, y): those that are given by name or module:function, else the test part of the recipe's.
+
+    None if the recipe's data are a function of the user's, which may have no test part.
+    """
+    name = given or recipe["data"]
+    if ":" in name:
+        return None if given is None else examples(imported(name)())
+    options = recipe["data_options"] if name == recipe["data"] else {}
+    return examples(data_sets.load(name, **{**options, "split": "test"}))
 
 
 def imported(name: str) -> Callable[..., Any]:
