@@ -177,7 +177,7 @@ class Run(Sequence[Sample]):
 
     def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) of each sample in turn, (n,), through which a gradient can be taken with respect to x."""
-        raise NotImplementedError
+        return self._predictor.log_probs(self, x, y)
 
     def __repr__(self) -> str:
         return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"

@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from langevin.evaluation.inputs import class_prediction_of, examples
+from langevin.evaluation.scores import accuracy, negative_log_likelihood
 
 
 @dataclass(frozen=True)
@@ -29,4 +34,22 @@ def overfitting_curve(
     make: Callable[[Any, Tensor], Any], train: Any, test: Any, sizes: Sequence[int], *, seed: int = 0
 ) -> list[CurvePoint]:
     """`make(x, y)` returns a run (or what predicts) for those examples; the subsets are nested, a function of seed."""
-    raise NotImplementedError
+    (x, y), (test_x, test_y) = examples(train), examples(test)
+    if not sizes or min(sizes) < 1 or max(sizes) > len(y):
+        raise ValueError(f"sizes={list(sizes)}: give numbers of training examples from 1 to {len(y)}.")
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    points = []
+    for size in sizes:
+        subset_x, subset_y = tree_map(lambda t, chosen=order[:size]: t[chosen], (x, y))
+        run = make(subset_x, subset_y)
+        on_train, on_test = class_prediction_of(run, subset_x).probs, class_prediction_of(run, test_x).probs
+        points.append(
+            CurvePoint(
+                size=size,
+                train_nll=negative_log_likelihood(on_train, subset_y),
+                test_nll=negative_log_likelihood(on_test, test_y),
+                train_accuracy=accuracy(on_train, subset_y),
+                test_accuracy=accuracy(on_test, test_y),
+            )
+        )
+    return points
