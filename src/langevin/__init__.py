@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from langevin import data, models, priors
+from langevin import data, models, plots, priors
 from langevin._version import __version__
 from langevin.citation import cite
 from langevin.distil import Distilled, distil
@@ -85,6 +85,7 @@ __all__ = [
     "load",
     "models",
     "pSGLD",
+    "plots",
     "priors",
     "resume",
     "sample",

@@ -155,14 +155,16 @@ def _classes(run: Run, x: Tensor) -> ClassPrediction:
 
 
 def _draw(path: Path, on_digits: dict[str, Any], on_others: dict[str, Any], labels: Tensor) -> None:
-    from matplotlib.figure import Figure
+    import matplotlib
 
-    from langevin.plots.predictive import draw_confidence, draw_reliability
+    from langevin import plots
+    from langevin.plots.style import new_figure, settings
 
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    draw_reliability(left, {name: scores.reliability(p.probs, labels) for name, p in on_digits.items()})
-    left.set_title("Test digits: is confidence honest?")
-    draw_confidence(right, {name: p.confidence for name, p in on_others.items()})
-    right.set_title("Patches of photographs: how sure of a digit?")
-    figure.savefig(path, dpi=110)
+    with matplotlib.rc_context(settings()):
+        figure = new_figure((9, 3.4))
+        left, right = figure.subplots(1, 2)
+        plots.reliability({name: scores.reliability(p.probs, labels) for name, p in on_digits.items()}, left)
+        left.set_title("Test digits: is confidence honest?")
+        plots.histograms({name: p.confidence for name, p in on_others.items()}, right)
+        right.set_title("Patches of photographs: how sure of a digit?")
+        figure.savefig(path, dpi=110)

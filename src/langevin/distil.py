@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -62,6 +63,10 @@ class Distilled:
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The student's predictive distribution at the inputs x; all of its uncertainty counts as aleatoric."""
         return self._predictor.predict([{}], x, batch_size=batch_size, samples=samples)
+
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log S(y|x), once; gradients flow to x."""
+        return self._predictor.log_probs([{}], x, y)
 
     def trace(self, name: str) -> dict[int, list[float]]:
         """The "loss" of every step: KL(run ‖ student) on its mini-batch, in nats."""
@@ -129,7 +134,8 @@ def _divergence(teacher: Prediction, rows: Tensor, likelihood: Any, output: Tens
     if isinstance(teacher, ClassPrediction):
         p = teacher.probs[rows].to(output)
         log_q: Tensor = likelihood.probs(output).clamp_min(torch.finfo(output.dtype).tiny).log()
-        return -(torch.special.entr(p) + p * log_q).sum(1).mean()
+        negative: Tensor = torch.special.entr(p) + p * log_q
+        return -negative.sum(1).mean()
     mean, variance = likelihood.moments(output)
     ratio: Tensor = teacher.variance[rows].to(output) / variance
     error: Tensor = (teacher.mean[rows].to(output) - mean).square() / variance
