@@ -352,10 +352,15 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
     if plan.averages(group.step):
         group.thermometer.average(group.params)
     elif plan.reads_temperature(group.step):
-        heats: list[float] = group.thermometer.measure(group.params).tolist()
-        for note, heat in zip(notes, heats, strict=True):
+        each = group.thermometer.measure_each(group.params)
+        observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
+        observed |= group.observables()
+        heats: list[float] = group.thermometer.over_all(each).tolist()
+        for i, (note, heat) in enumerate(zip(notes, heats, strict=True)):
             note.heat += heat
             note.readings += 1
+            for name, values in observed.items():
+                note.observe(name, values[i])
         return heats
     return []
 

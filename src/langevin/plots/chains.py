@@ -98,9 +98,7 @@ def temperature_sweep(
         axes.axvline(1.0, color=MUTED, linewidth=1, linestyle="-")
         for index, (name, each) in enumerate(losses.items()):
             bars = None if errors is None else errors.get(name)
-            axes.errorbar(
-                temperatures, each, bars, label=name, capsize=2, marker="os^D"[index % 4], **series(index)
-            )
+            axes.errorbar(temperatures, each, bars, label=name, capsize=2, marker="os^D"[index % 4], **series(index))
         axes.set(xscale="log", xlabel="temperature", ylabel="test cross-entropy (nats)")
         axes.legend()
     return axes

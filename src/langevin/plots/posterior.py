@@ -16,7 +16,9 @@ def ellipse(mean: Any, covariance: Any, mass: float, points: int = 100) -> np.nd
     """The curve (points, 2) that encloses this much of a Gaussian: (θ−μ)ᵀΣ⁻¹(θ−μ) = −2 log(1 − mass)."""
     mean, covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
     if mean.shape != (2,) or covariance.shape != (2, 2):
-        raise ValueError(f"An ellipse needs a mean (2,) and a covariance (2, 2); given {mean.shape}, {covariance.shape}.")
+        raise ValueError(
+            f"An ellipse needs a mean (2,) and a covariance (2, 2); given {mean.shape}, {covariance.shape}."
+        )
     if not 0 < mass < 1:
         raise ValueError(f"mass={mass}: the share of the Gaussian inside is between 0 and 1, such as 0.9.")
     angle = np.linspace(0, 2 * np.pi, points)

@@ -108,7 +108,7 @@ def ranked_images(
     return figure
 
 
-def _image_settings() -> dict[str, Any]:
+def _image_settings() -> Any:
     from langevin.plots.style import settings
 
     frame = {"axes.spines.top": True, "axes.spines.right": True, "axes.edgecolor": FAINT, "axes.grid": False}

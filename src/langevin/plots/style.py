@@ -22,8 +22,8 @@ _MARKERS = ("o", "s", "^", "D")
 SIZE = (4.6, 3.1)  # inches: text of 9 points is still readable when a phone shows the whole width
 
 
-def settings() -> dict[str, Any]:
-    """matplotlib's rcParams of every picture."""
+def settings() -> Any:
+    """matplotlib's rcParams of every picture (as Any: matplotlib types their names one by one)."""
     from cycler import cycler
 
     return {
@@ -79,7 +79,15 @@ def series(index: int) -> dict[str, Any]:
 
 def legend_above(axes: Axes) -> None:
     """A legend over the picture, where it hides nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, borderaxespad=0.2, handlelength=1.6, columnspacing=1.2)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=4,
+        frameon=False,
+        borderaxespad=0.2,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
 
 
 def need(count: int, what: str) -> None:

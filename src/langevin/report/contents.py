@@ -36,7 +36,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """What `evaluate` found: `save("report.html")` writes the page, `to_dict()` gives the numbers, `str` the verdicts."""
+    """What `evaluate` found: `save("report.html")` writes the page, `to_dict()` has the numbers, `str` the verdicts."""
 
     title: str
     summary: str

@@ -20,7 +20,7 @@ def render(report: Report) -> str:
     pages = jinja2.Environment(loader=here, autoescape=True, undefined=jinja2.StrictUndefined)
     styles = jinja2.Environment(loader=here, autoescape=False, undefined=jinja2.StrictUndefined)  # only our own colours
     css = styles.get_template("page.css").render(light=_variables(LIGHT), dark=_variables(DARK))
-    levels = [verdict.level for verdict in report.verdicts]
+    levels: list[str] = [verdict.level for verdict in report.verdicts]
     return pages.get_template("page.html.j2").render(
         report=report,
         css=_ours(css),

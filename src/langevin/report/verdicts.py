@@ -66,7 +66,10 @@ def temperature(measured: Estimate | None, asked: float, method: str, samples_po
         return Verdict("Temperature", "good", f"{said}: as asked (T = {asked:g}).")
     if low > most:
         return Verdict(
-            "Temperature", "bad", f"{said}: too hot, asked T = {asked:g}.", "Lower the learning rate or enlarge batches."
+            "Temperature",
+            "bad",
+            f"{said}: too hot, asked T = {asked:g}.",
+            "Lower the learning rate or enlarge batches.",
         )
     if high < least:
         return Verdict(
@@ -85,7 +88,9 @@ def temperature(measured: Estimate | None, asked: float, method: str, samples_po
 def agreement(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
     """Whether chains agree on what they predict: R̂ on the probe set, the largest and the share above the limit."""
     if not math.isfinite(worst):
-        reason = why or ("one chain has nothing to agree with" if chains < 2 else f"{draws} samples a chain are too few")
+        reason = why or (
+            "one chain has nothing to agree with" if chains < 2 else f"{draws} samples a chain are too few"
+        )
         return Verdict("Agreement of chains", "unknown", f"Not known: {reason}.", "Sample four chains.")
     if share <= DISAGREEMENT:
         says = f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, {worst:.2f} at most."
@@ -138,7 +143,9 @@ def calibration(error: float, confidence: float, accuracy: float, by_chance: flo
     level: Level = "bad" if error > 0.1 and confidence > accuracy else "look"
     if confidence > accuracy:
         return Verdict("Calibration", level, f"Too sure of itself: {said}.", "More samples, or a wider prior.")
-    return Verdict("Calibration", level, f"Too cautious: {said}.", "More data, a narrower prior or a lower temperature.")
+    return Verdict(
+        "Calibration", level, f"Too cautious: {said}.", "More data, a narrower prior or a lower temperature."
+    )
 
 
 def interval_coverage(inside: float, asked: float, examples: int) -> Verdict:
@@ -186,13 +193,13 @@ def attacked(name: str, result: Attacked) -> Verdict:
 
 def against(other: str, nll: Interval) -> Verdict:
     """Whether this run predicts better than another: the difference of the NLL, other − this, with its interval."""
-    interval = f"[{nll.low:+.3f}, {nll.high:+.3f}]"
+    said = f"its NLL is {nll.value:+.3f} [{nll.low:+.3f}, {nll.high:+.3f}] nats from this one's"
     if not nll.excludes_zero:
-        says = f"No difference from {other} can be told: its NLL is {nll.value:+.3f} {interval} nats from this one."
+        says = f"No difference from {other} can be told: {said}."
         return Verdict("Comparison", "unknown", says, "More test data would tell.")
     if nll.value > 0:
-        return Verdict("Comparison", "good", f"Better than {other}, whose NLL is {nll.value:+.3f} {interval} nats away.")
-    return Verdict("Comparison", "bad", f"Worse than {other}, whose NLL is {nll.value:+.3f} {interval} nats away.")
+        return Verdict("Comparison", "good", f"Better than {other}: {said}.")
+    return Verdict("Comparison", "bad", f"Worse than {other}: {said}.")
 
 
 def _count(number: int, what: str) -> str:
