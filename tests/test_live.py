@@ -13,7 +13,7 @@ import langevin as lv
 from langevin.diagnostics.ess import effective_sample_size
 from langevin.live import TensorBoard
 from tests.helpers import toy_data, toy_posterior
-from tests.test_cli import langevin
+from tests.report.test_evaluate import command
 
 draw = partial(lv.sample, sampler=partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4, progress=False)
 NLL, ESS = "validation/NLL of the samples so far", "validation/effective samples so far"
@@ -102,10 +102,10 @@ def test_bad_input(tmp_path, monkeypatch):
 
 def test_the_command_line_logs(tmp_path):
     quick = ["--model", "mlp", "--data", "digits", "--lr", "0.1", "--thin", "5", "--model-option", "widths=[8]"]
-    langevin("sample", *quick, "--steps", "40", "--out", tmp_path / "run", "--log", "tensorboard")
-    langevin("resume", tmp_path / "run", "--steps", "60", "--log", "tensorboard")
+    command("sample", *quick, "--steps", "40", "--out", tmp_path / "run", "--log", "tensorboard")
+    command("resume", tmp_path / "run", "--steps", "60", "--log", "tensorboard")
     got = read(tmp_path / "run" / "tensorboard")
     assert [step for step, _ in got[NLL]] == list(range(1, 11))
     assert got[ESS][-1][1] > 0
-    says = langevin("sample", *quick, "--out", tmp_path / "other", "--log", "paper", fails=True)
-    assert "choose tensorboard" in says
+    with pytest.raises(ValueError, match="choose tensorboard"):
+        command("sample", *quick, "--out", tmp_path / "other", "--log", "paper")

@@ -18,6 +18,7 @@ from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
 from langevin.priors import Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.report import Report, evaluate
 from langevin.run import Run
 from langevin.samplers import (
     ATMC,
@@ -69,6 +70,7 @@ __all__ = [
     "Preconditioner",
     "RMSprop",
     "RateSearch",
+    "Report",
     "Run",
     "RunError",
     "StudentT",
@@ -80,6 +82,7 @@ __all__ = [
     "cyclical",
     "data",
     "distil",
+    "evaluate",
     "find_lr",
     "find_map",
     "load",

@@ -16,6 +16,7 @@ import typer
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
+from langevin.cli_report import evaluate, report
 from langevin.named import build, held_out, imported
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
@@ -62,9 +63,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the table, the figure and the results go.")] = Path("langevin-demo"),
+    out: Annotated[Path, typer.Option(help="Where the report, the figure and the results go.")] = Path("langevin-demo"),
 ) -> None:
-    """The whole story on scikit-learn's digits, in about a minute: plain SGD against SGLD."""
+    """The whole story on scikit-learn's digits, in about a minute: plain SGD against SGLD, ending in a report."""
     from langevin.demo import run_demo
 
     rows = run_demo(out)
@@ -83,7 +84,8 @@ def demo(
     typer.echo(_columns(lines))
     results = json.loads((out / "results.json").read_text())["temperature"]
     typer.echo(f"\nSGLD sampled at T = {results['measured']:.3f} ± {results['error']:.3f} (asked: 1).")
-    typer.echo(f"Confidence should be near the accuracy on digits, and low on photographs. Figure: {out / 'demo.png'}")
+    typer.echo("Confidence should be near the accuracy on digits, and low on photographs.")
+    typer.echo(f"Open the report in a browser: {out / 'report.html'}")
 
 
 @app.command()
@@ -214,6 +216,9 @@ def resume(
         run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks)
     typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
+
+app.command()(evaluate)
+app.command()(report)
 
 bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
 app.add_typer(bench, name="bench")

@@ -18,12 +18,14 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from langevin import data
 from langevin.evaluation import scores
+from langevin.evaluation.attacks import FGSM
 from langevin.likelihoods import Categorical
 from langevin.loop import sample
 from langevin.models import MLP
 from langevin.posterior import Posterior
 from langevin.predictive import ClassPrediction
 from langevin.priors import Gaussian
+from langevin.report import evaluate
 from langevin.run import Run
 from langevin.samplers import SGD, SGLD
 
@@ -57,7 +59,7 @@ class Row:
 
 
 def run_demo(out: Path, settings: Settings | None = None, progress: bool = True) -> list[Row]:
-    """Run both methods, write `demo.png`, `table.md` and `results.json` to `out`, return the table."""
+    """Run both methods, write `report.html`, `demo.png`, `table.md` and `results.json` to `out`, return the table."""
     s = settings or Settings()
     torch.set_num_threads(1)  # so small a network is slower on two, and ten times so on a busy machine
     out.mkdir(parents=True, exist_ok=True)
@@ -116,6 +118,14 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(as_markdown(rows))
     _draw(out / "demo.png", on_digits, on_others, test_y)
+    report = evaluate(
+        runs["SGLD"],
+        (test_x, test_y),
+        ood={"photographs": others},
+        attack=FGSM(0.2),
+        against={"SGD": runs["SGD"]},
+    )
+    report.save(out / "report.html")
     return rows
 
 

@@ -42,7 +42,7 @@ def posterior_2d(
     points = np.asarray(samples, dtype=float)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ValueError(f"samples of two weights have shape (n, 2); given {points.shape}.")
-    with drawing(axes, (4.6, 4.0)) as axes:
+    with drawing(axes, (4.0, 3.6)) as axes:
         axes.plot(*points.T, ".", color=SERIES[0], markersize=3, alpha=0.5, label="samples")
         if grid is not None:
             x, y, log_density = (np.asarray(part, dtype=float) for part in grid)

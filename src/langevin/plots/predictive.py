@@ -14,6 +14,8 @@ from langevin.plots.style import FAINT, MUTED, drawing, need, series
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_ROW = 6  # images
+
 
 def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> Axes:
     """Accuracy against confidence, one line a method: honest on the diagonal, too sure below, too cautious above."""
@@ -74,9 +76,9 @@ def risk_coverage(curves: Mapping[str, RiskCoverage], axes: Axes | None = None) 
 
 
 def ranked_images(
-    images: Any, certainty: Any, captions: Sequence[str] | None = None, *, wrong: Any = None, count: int = 16
+    images: Any, certainty: Any, captions: Sequence[str] | None = None, *, wrong: Any = None, count: int = 12
 ) -> Any:
-    """Images from the most to the least certain, `count` of them evenly spread, in rows of eight; returns the figure.
+    """Images from the most to the least certain, `count` of them evenly spread, in rows of six; returns the figure.
 
     `images` is (n, height, width), (n, 1, height, width) or (n, 3, height, width), of any range; captions go beneath;
     the frame of those that are `wrong` is drawn thick.
@@ -91,10 +93,10 @@ def ranked_images(
         raise ValueError(f"{len(pixels)} images and {len(certainty)} certainties: give one each, and at least one.")
     count = min(count, len(pixels))
     order = np.argsort(-certainty, kind="stable")[np.linspace(0, len(pixels) - 1, count).round().astype(int)]
-    rows = -(-count // 8)
+    rows = -(-count // _ROW)
     with matplotlib.rc_context(_image_settings()):
-        figure = new_figure((4.6, 0.86 * rows + 0.1))
-        for place, axes in enumerate(figure.subplots(rows, 8, squeeze=False).flat):
+        figure = new_figure((4.0, 0.84 * rows))
+        for place, axes in enumerate(figure.subplots(rows, _ROW, squeeze=False).flat):
             axes.set(xticks=[], yticks=[])
             if place >= count:
                 axes.set_visible(False)
@@ -112,7 +114,7 @@ def _image_settings() -> Any:
     from langevin.plots.style import settings
 
     frame = {"axes.spines.top": True, "axes.spines.right": True, "axes.edgecolor": FAINT, "axes.grid": False}
-    return {**settings(), **frame, "axes.labelsize": 7.5, "axes.linewidth": 0.6}
+    return {**settings(), **frame, "axes.labelsize": 8.5, "axes.linewidth": 0.6}
 
 
 def _as_pixels(images: Any) -> np.ndarray:

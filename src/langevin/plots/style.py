@@ -19,7 +19,7 @@ INK, MUTED, FAINT, PAPER = "#1d2733", "#5b6570", "#d5dae0", "#ffffff"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)))
 _MARKERS = ("o", "s", "^", "D")
 
-SIZE = (4.6, 3.1)  # inches: text of 9 points is still readable when a phone shows the whole width
+SIZE = (4.0, 2.9)  # inches: text of 9 points is still readable when a phone shows the whole width
 
 
 def settings() -> Any:
@@ -79,15 +79,8 @@ def series(index: int) -> dict[str, Any]:
 
 def legend_above(axes: Axes) -> None:
     """A legend over the picture, where it hides nothing."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=4,
-        frameon=False,
-        borderaxespad=0.2,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4, "borderaxespad": 0.2}
+    axes.legend(frameon=False, handlelength=1.3, handletextpad=0.5, columnspacing=1.0, **place)
 
 
 def need(count: int, what: str) -> None:

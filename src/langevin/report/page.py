@@ -9,7 +9,7 @@ from langevin.report.contents import Report
 from langevin.report.theme import DARK, LIGHT
 
 SIGNS = {"good": "✓", "look": "!", "bad": "✗", "unknown": "?"}
-WORDS = {"good": "good", "look": "look", "bad": "bad", "unknown": "unknown"}
+WORDS = {"good": "good", "look": "check", "bad": "bad", "unknown": "unknown"}
 
 
 def render(report: Report) -> str:

@@ -73,7 +73,8 @@ def inline_svg(figure: Any, alt: str, prefix: str) -> str:
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'href="#', f'href="#{prefix}-', svg).replace("url(#", f"url(#{prefix}-")
-    svg = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--sans)", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.S)  # it would style the whole page
+    svg = re.sub(r"(font: [\d.]+px|font-family:) [^;\"]*", r"\1 var(--sans)", svg)  # new and old matplotlib
     svg = re.sub(r'width="([\d.]+)pt" height="([\d.]+)pt"', "", svg, count=1)
     for colour, name in _VARIABLES.items():
         svg = svg.replace(colour, f"var(--{name})")

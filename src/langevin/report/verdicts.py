@@ -12,7 +12,7 @@ from typing import Literal
 
 from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.temperature import Estimate
-from langevin.evaluation.attacks import Attacked
+from langevin.evaluation.attacks import Attack, Attacked
 from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.compare import Interval
 from langevin.evaluation.ood import Detection
@@ -60,6 +60,8 @@ def temperature(measured: Estimate | None, asked: float, method: str, samples_po
         says = f"Samples at T = {measured.mean:.2f}, asked {asked:g}; its error is unknown, since samples are too few."
         return Verdict("Temperature", "unknown", says, "Keep at least four samples a chain.")
     said = f"Samples at T = {measured.mean:.2f} ± {measured.error:.2f}"
+    if not math.isfinite(asked):
+        return Verdict("Temperature", "unknown", f"{said}; which T was asked is not known of a sampler of your own.")
     low, high = measured.mean - 2 * measured.error, measured.mean + 2 * measured.error
     least, most = asked * (1 - TEMPERATURE_TOLERANCE), asked * (1 + TEMPERATURE_TOLERANCE)
     if least <= low and high <= most:
@@ -168,14 +170,19 @@ def foreign(found: Mapping[str, Mapping[str, Detection]]) -> list[Verdict]:
     for name, by in found.items():
         best = max(by, key=lambda score: by[score].auroc)
         auroc, fpr = by[best].auroc, by[best].fpr95
-        said = f"{name}: AUROC {auroc:.2f} by {best}; to find 95 % of them, {fpr:.0%} of the test inputs go too"
+        said = f"AUROC {auroc:.2f} by {best}; finding 95 % of them takes {fpr:.0%} of the test inputs along"
         if auroc >= 0.9:
-            verdicts.append(Verdict("Foreign inputs", "good", f"Tells them from its own. {said}."))
+            verdicts.append(Verdict("Foreign inputs", "good", f"Notices {name}: {said}."))
         elif auroc >= 0.7:
-            verdicts.append(Verdict("Foreign inputs", "look", f"Tells some of them from its own. {said}."))
+            verdicts.append(Verdict("Foreign inputs", "look", f"Notices some of {name}: {said}."))
         else:
-            verdicts.append(Verdict("Foreign inputs", "bad", f"Does not notice them. {said}."))
+            verdicts.append(Verdict("Foreign inputs", "bad", f"Does not notice {name}: {said}."))
     return verdicts
+
+
+def attack_name(attack: Attack) -> str:
+    """Its kind and size: "FGSM(0.1)"."""
+    return f"{type(attack).__name__}({attack.eps:g})"
 
 
 def attacked(name: str, result: Attacked) -> Verdict:
@@ -193,10 +200,11 @@ def attacked(name: str, result: Attacked) -> Verdict:
 
 def against(other: str, nll: Interval) -> Verdict:
     """Whether this run predicts better than another: the difference of the NLL, other − this, with its interval."""
-    said = f"its NLL is {nll.value:+.3f} [{nll.low:+.3f}, {nll.high:+.3f}] nats from this one's"
+    side = "lower" if nll.value >= 0 else "higher"
+    low, high = (nll.low, nll.high) if nll.value >= 0 else (-nll.high, -nll.low)
+    said = f"NLL {side} by {abs(nll.value):.3f} nats (interval {low:.3f} to {high:.3f})".replace("-", "−")
     if not nll.excludes_zero:
-        says = f"No difference from {other} can be told: {said}."
-        return Verdict("Comparison", "unknown", says, "More test data would tell.")
+        return Verdict("Comparison", "unknown", f"No difference from {other} can be told: {said}.", "More test data.")
     if nll.value > 0:
         return Verdict("Comparison", "good", f"Better than {other}: {said}.")
     return Verdict("Comparison", "bad", f"Worse than {other}: {said}.")
