@@ -45,10 +45,10 @@ DARK = {
     "look-wash": "#3a2c10",
     "bad-wash": "#421d1a",
     "unknown-wash": "#29313b",
-    "series-0": "#6cb8f0",
+    "series-0": "#84c4f7",
     "series-1": "#f0a04b",
-    "series-2": "#43c59e",
-    "series-3": "#dc9ccc",
+    "series-2": "#2aa67c",
+    "series-3": "#d48ac4",
 }
 
 _VARIABLES = {
