@@ -71,7 +71,8 @@ def mixing(draws: np.ndarray, *, space: str = "weights", names: Sequence[str] = 
         columns: dict[str, Any] = {name: np.full(quantities, np.nan) for name in _COLUMNS}
         return Mixing(space, labels, chains, n, unknown=unknown, **columns)
     unknown = {}
-    values = torch.from_numpy(np.ascontiguousarray(draws, dtype=np.float64))
+    draws = np.ascontiguousarray(draws, dtype=np.float64)
+    values = torch.from_numpy(draws)
     moved = ((draws != draws[:, :1]).any(1)).all(0)
     if not moved.all():
         unknown["rhat"] = f"{int((~moved).sum())} of {quantities} quantities never moved in some chain"
