@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +15,9 @@ import typer
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
+from langevin.cli_live import Log, Validation, logging
 from langevin.cli_report import evaluate, report
-from langevin.named import build, held_out, imported
+from langevin.named import build, imported
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
@@ -34,12 +34,6 @@ app = typer.Typer(
 
 Options = Annotated[
     list[str] | None, typer.Option(help="An option as name=value, the value as in JSON; may be given several times.")
-]
-
-Log = Annotated[str | None, typer.Option(help='"tensorboard": write loss, temperature, … to OUT/tensorboard.')]
-Validation = Annotated[
-    str | None,
-    typer.Option(help="Held-out data for --log, by name or module:function; by default the test part of named data."),
 ]
 
 
@@ -176,7 +170,7 @@ def sample(
     except TypeError as error:
         raise ValueError(f"--sampler {sampler} has no such option: {error}.") from None
     posterior, train = build(recipe)
-    with _logging(log, posterior, out, recipe, validation) as callbacks:
+    with logging(log, posterior, out, recipe, validation) as callbacks:
         run = draw(
             posterior,
             train,
@@ -212,7 +206,7 @@ def resume(
     if recipe is None:
         raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
     posterior, train = build(recipe)
-    with _logging(log, posterior, path, recipe, validation, begun=path) as callbacks:
+    with logging(log, posterior, path, recipe, validation, begun=True) as callbacks:
         run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks)
     typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
@@ -271,26 +265,6 @@ def status(path: Annotated[Path, typer.Argument(help="The directory of the run."
     typer.echo(_columns(lines))
     for damaged, why in store.damaged.items():
         typer.echo(f"damaged: {damaged} ({why})")
-
-
-@contextmanager
-def _logging(
-    log: str | None, posterior: Posterior, out: Path, recipe: dict[str, Any], validation: str | None, begun: Any = None
-) -> Iterator[list[Any]]:
-    """The callbacks that --log asks for."""
-    if log is None:
-        yield []
-        return
-    if log != "tensorboard":
-        raise ValueError(f"--log {log}: choose tensorboard.")
-    from langevin.live import TensorBoard
-    from langevin.run import load
-
-    started = None if begun is None else load(begun, posterior.model, posterior.likelihood)
-    data = held_out(recipe, validation)
-    with TensorBoard(posterior, out / "tensorboard", validation=data, begun=started) as callback:
-        typer.echo(f"Look on with: tensorboard --logdir {out / 'tensorboard'}", err=True)
-        yield [callback]
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:
