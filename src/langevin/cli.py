@@ -170,7 +170,7 @@ def sample(
     except TypeError as error:
         raise ValueError(f"--sampler {sampler} has no such option: {error}.") from None
     posterior, train = build(recipe)
-    with logging(log, posterior, out, recipe, validation) as callbacks:
+    with logging(log, posterior, out, recipe, validation, begun=False) as callbacks:
         run = draw(
             posterior,
             train,

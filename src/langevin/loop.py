@@ -107,7 +107,7 @@ def sample(
     batches = as_batches(data, batch_size, seed, _device(posterior))
     if isinstance(init, Mapping):  # frozen parameters start there too
         load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
-    inputs = preflight.check(posterior, batches, sampler, schedule, seed)
+    preflight.check(posterior, batches, sampler, schedule, seed)
     burn_in = steps // 4 if burn_in is None else burn_in
     phase = burn_in
     if thin is None and isinstance(schedule, cyclical):
@@ -132,7 +132,7 @@ def sample(
     with preflight.generators_kept():
         chosen, why = workshop.choose(mode, starts)
     workshop.plan = replace(plan, mode=chosen)
-    manifest = _manifest(workshop, float16, keep_last, tags) | {"inputs": inputs}
+    manifest = _manifest(workshop, float16, keep_last, tags)
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
     store = Store.create(path, manifest)
     preflight.refuse_if_too_large(store, plan)
@@ -462,6 +462,7 @@ def _manifest(
         "num_data": posterior.num_data,
         **preflight.describe(posterior),
         "data": workshop.batches.fingerprint(),
+        "inputs": preflight.inputs(workshop.batches),
         "float16": float16,
         "keep_last": keep_last,
         "tensors": {

@@ -36,8 +36,8 @@ def check(
     sampler: Callable[..., Sampler],
     schedule: Callable[[Any], LRScheduler] | None,
     seed: int,
-) -> Any:
-    """Raise for whatever would make the run fail or its samples wrong; return what an input looks like."""
+) -> None:
+    """Raise for whatever would make the run fail or its samples wrong."""
     if isinstance(sampler, torch.optim.Optimizer) or not callable(sampler):
         raise ValueError("Give the sampler's class with its options, not an object: partial(lv.SGLD, lr=1e-2).")
     probe = sampler(list(posterior.sampled_parameters().values()), num_data=posterior.num_data, seed=0, chain=0)
@@ -55,7 +55,7 @@ def check(
     if probe.injects_noise:
         refuse_hazards(posterior)
     with generators_kept():
-        return _check_loss(copy.deepcopy(posterior), batches, seed)
+        _check_loss(copy.deepcopy(posterior), batches, seed)
 
 
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
@@ -93,7 +93,7 @@ def check_adaptation(probe: Sampler, plan: Plan) -> None:
 
 
 @torch.no_grad()
-def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> Any:
+def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     seed_everything(seed, 0, 0)
     device = next(posterior.parameters()).device
     beginning = batches.position()
@@ -119,7 +119,6 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> Any:
             "The model's output is random (two passes over one batch differ), so it has no posterior. Take the "
             'randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
-    return describe_inputs(x)
 
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:
@@ -157,6 +156,15 @@ def check_same_sampler(store: Store, sampler: Any, schedule: Any) -> None:
                 f"A run keeps its {name}: {store.path} has {saved or 'none'}, given {write_recipe(given) or given}. "
                 f"Leave out {name}=…, or begin a new run from this one: lv.sample(…, init=lv.load(…))."
             )
+
+
+def inputs(batches: Batches) -> Any:
+    """What an input looks like, as it stands in a manifest."""
+    beginning = batches.position()
+    with generators_kept():
+        x, _ = batches.fetch(0, 0)
+    batches.rewind(0, 0, beginning)
+    return describe_inputs(x)
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:
