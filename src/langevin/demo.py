@@ -92,6 +92,7 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
             steps=s.sgld_steps,
             chains=s.chains,
             seed=s.seed,
+            mode="vectorised",  # the faster one here; a trial on a busy machine might decide otherwise
             progress=progress,
         ),
     }

@@ -217,6 +217,15 @@ class Fitted:
         return {0: [3.0, 2.0, 1.0]}
 
 
+def test_a_plain_network_beside_a_run():
+    x, y = toy_data()
+    network = toy_model()
+    report = lv.evaluate(network, (x, y), ood={"far": 9 * x}, attack=lv.FGSM(0.1), against={"again": network})
+    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs", "Attack", "Comparison"]
+    assert report.configuration == {"Kind": "Sequential"}
+    assert report.citations[0].startswith("@inproceedings{goodfellow")
+
+
 def test_what_does_not_apply_to_a_fit_is_not_shown():
     report = lv.evaluate(Fitted(), toy_data())
     assert report.title == "SWAG: can it be trusted?"

@@ -106,31 +106,42 @@ def test_drift():
     assert "more" not in verdicts.settled([trace("loss", 0, 4, False)]).says.split("drifts")[1].split(":")[0]
 
 
-def test_the_calibration_error_by_chance_is_that_of_honest_predictions():
+def test_chance_is_that_of_honest_predictions():
     generator = torch.Generator().manual_seed(0)
     probs = torch.randn(800, 3, generator=generator).softmax(1)
-    errors = torch.tensor(
-        [calibration_error(probs, torch.multinomial(probs, 1, generator=generator)[:, 0]) for _ in range(200)]
-    )
-    expected = verdicts.chance_level(reliability(probs, probs.argmax(1)))
-    standard_error = float(errors.std()) / math.sqrt(200)
-    assert abs(float(errors.mean()) - expected) < 4 * standard_error + 0.02 * expected  # bins are not wholly alike
+    confidence, predicted = probs.max(1)
+    chance = verdicts.chance_level(reliability(probs, predicted))
+    errors, gaps, alarms = [], [], 0
+    repeats = 300
+    for _ in range(repeats):
+        labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
+        accuracy = float((predicted == labels).double().mean())
+        errors.append(calibration_error(probs, labels))
+        gaps.append(float(confidence.mean()) - accuracy)
+        alarms += verdicts.calibration(errors[-1], float(confidence.mean()), accuracy, chance).level != "good"
+    errors, gaps = torch.tensor(errors), torch.tensor(gaps)
+    mean_error, deviation_error = float(errors.std()) / repeats**0.5, 1 / (2 * repeats) ** 0.5
+    assert abs(float(errors.mean()) - chance.error) < 4 * mean_error
+    assert abs(float(errors.std()) / chance.spread - 1) < 4 * deviation_error
+    assert abs(float(gaps.std()) / chance.gap - 1) < 4 * deviation_error
+    assert alarms / repeats < 0.1  # two tests at two deviations, about 0.02 and 0.05
     one = Reliability(torch.tensor([0.8]), torch.tensor([0.8]), torch.tensor([100]))
-    assert verdicts.chance_level(one) == pytest.approx(math.sqrt(2 / math.pi) * 0.04)
+    assert verdicts.chance_level(one) == pytest.approx([math.sqrt(2 / math.pi) * 0.04, 0.6028 * 0.04, 0.04], rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("error", "confidence", "accuracy", "chance", "level", "says"),
+    ("error", "confidence", "accuracy", "level", "says"),
     [
-        (0.02, 0.9, 0.91, 0.015, "good", "honest"),
-        (0.009, 0.9, 0.91, 0.0, "good", "honest"),
-        (0.08, 0.97, 0.90, 0.02, "look", "Too sure of itself: confidence 0.97, accuracy 0.90"),
-        (0.20, 0.97, 0.77, 0.02, "bad", "Too sure of itself"),
-        (0.20, 0.70, 0.90, 0.02, "look", "Too cautious"),
+        (0.02, 0.9, 0.91, "good", "honest"),
+        (0.008, 0.9, 0.91, "good", "honest"),
+        (0.08, 0.97, 0.90, "look", "Too sure of itself: confidence 0.97, accuracy 0.90"),
+        (0.20, 0.97, 0.77, "bad", "Too sure of itself"),
+        (0.20, 0.70, 0.90, "look", "Too cautious"),
+        (0.029, 0.93, 0.90, "look", "Too sure of itself"),  # the bins are excused by chance, all together are not
     ],
 )
-def test_calibration(error, confidence, accuracy, chance, level, says):
-    verdict = verdicts.calibration(error, confidence, accuracy, chance)
+def test_calibration(error, confidence, accuracy, level, says):
+    verdict = verdicts.calibration(error, confidence, accuracy, verdicts.Chance(0.02, 0.005, 0.01))
     assert verdict.level == level
     assert says in verdict.says
 

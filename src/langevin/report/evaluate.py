@@ -38,7 +38,7 @@ def evaluate(
     """Answer what is asked after a run: temperature, mixing, calibration, foreign inputs, and whether it is better.
 
     Args:
-        run: a run, a fit, a distilled network, or whatever has `predict(x)`.
+        run: a run, a fit, a distilled network, a module that gives logits, or whatever has `predict(x)`.
         test: test data: a pair (x, y) or a data set.
         ood: inputs of another kind, by name, `{"notMNIST": other}`: does the run know that it does not know them?
         attack: `lv.FGSM(eps)` or `lv.PGD(eps)`, against the whole predictive of each run.
@@ -119,7 +119,7 @@ def _calibration(findings: Findings) -> Verdict:
         error=scores["calibration error"].value,
         confidence=float(prediction.confidence.mean()),
         accuracy=scores["accuracy"].value,
-        by_chance=verdicts.chance_level(bins),
+        chance=verdicts.chance_level(bins),
     )
 
 

@@ -15,7 +15,7 @@ from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.temperature import Estimate
 from langevin.evaluation.attacks import Attack, Attacked, under_attack
 from langevin.evaluation.compare import Comparison, compare
-from langevin.evaluation.inputs import examples, full_prediction_of
+from langevin.evaluation.inputs import examples, full_prediction_of, prediction_of
 from langevin.evaluation.ood import Detection, detection, out_of_distribution
 from langevin.posterior import batch_size_of
 from langevin.predictive import ClassPrediction, Prediction, ValuePrediction
@@ -82,7 +82,7 @@ def measure(
     predictions = {name: full_prediction_of(run, x, batch_size=batch_size) for name, run in runs.items()}
     y = _targets(predictions, y)
     outside_predictions = {
-        name: {run_name: run.predict(given, batch_size=batch_size) for run_name, run in runs.items()}
+        name: {run_name: prediction_of(run, given, batch_size=batch_size) for run_name, run in runs.items()}
         for name, given in outside.items()
     }
     attacked: dict[str, Attacked] = {}

@@ -155,4 +155,4 @@ def _accuracy(prediction: ClassPrediction, y: Tensor) -> float:
 
 
 def _are_images(x: Tensor) -> bool:
-    return (x.dim() == 4 and x.shape[1] in (1, 3)) or (x.dim() == 3 and min(x.shape[1:]) >= 4)
+    return x.dim() == 4 and x.shape[1] in (1, 3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.temperature import Estimate
@@ -131,23 +131,32 @@ def settled(traces: Sequence[Stationarity]) -> Verdict:
     return Verdict("Drift", "look", says, "Run longer, with a longer burn-in.")
 
 
-def chance_level(bins: Reliability) -> float:
-    """The calibration error that honest confidence shows by chance: E|accuracy − p| = √(2p(1−p)/πn) in each bin."""
+class Chance(NamedTuple):
+    """What honest confidence shows by chance: mean and deviation of the calibration error, deviation of the gap."""
+
+    error: float
+    spread: float
+    gap: float
+
+
+def chance_level(bins: Reliability) -> Chance:
+    """In a bin of n examples accuracy − p is about N(0, σ² = p(1−p)/n), so its size is σ√(2/π) ± σ√(1 − 2/π)."""
     p, n = bins.confidence.double(), bins.size.double()
-    return float(((2 * p * (1 - p) / (math.pi * n)).sqrt() * n).sum() / n.sum())
+    weighted = (p * (1 - p) / n).sqrt() * n / n.sum()  # the share of a bin × its σ
+    norm = float(weighted.square().sum().sqrt())
+    return Chance(math.sqrt(2 / math.pi) * float(weighted.sum()), math.sqrt(1 - 2 / math.pi) * norm, norm)
 
 
-def calibration(error: float, confidence: float, accuracy: float, by_chance: float) -> Verdict:
-    """Whether confidence is honest; an error up to twice what chance makes is no evidence against it."""
+def calibration(error: float, confidence: float, accuracy: float, chance: Chance) -> Verdict:
+    """Whether confidence is honest: an error and a gap within two deviations of what chance makes are no evidence."""
     said = f"confidence {confidence:.2f}, accuracy {accuracy:.2f}, calibration error {error:.3f}"
-    if error <= max(2 * by_chance, 0.01):
+    within = error <= chance.error + 2 * chance.spread and abs(confidence - accuracy) <= 2 * chance.gap
+    if within or error <= 0.01:
         return Verdict("Calibration", "good", f"Confidence is honest, as far as these data can tell: {said}.")
     level: Level = "bad" if error > 0.1 and confidence > accuracy else "look"
     if confidence > accuracy:
         return Verdict("Calibration", level, f"Too sure of itself: {said}.", "More samples, or a wider prior.")
-    return Verdict(
-        "Calibration", level, f"Too cautious: {said}.", "More data, a narrower prior or a lower temperature."
-    )
+    return Verdict("Calibration", level, f"Too cautious: {said}.", "More data or a narrower prior.")
 
 
 def interval_coverage(inside: float, asked: float, examples: int) -> Verdict:
