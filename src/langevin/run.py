@@ -67,6 +67,11 @@ class Run(Diagnosed, Sequence[Sample]):
         return self._store.path
 
     @property
+    def is_scratch(self) -> bool:
+        """Whether that directory goes with the run (none was asked for)."""
+        return self._scratch is not None
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """Configuration, versions, seed, names and shapes."""
         return self._store.manifest

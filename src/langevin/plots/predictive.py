@@ -53,13 +53,15 @@ def histograms(
     """Histograms of one number per input, one a data set or a method, each by its own share of inputs."""
     need(len(values), "histogram")
     with drawing(axes) as axes:
-        edges = np.linspace(*limits, bins + 1)
+        edges, highest = np.linspace(*limits, bins + 1), 0.0
         for index, (name, each) in enumerate(values.items()):
             counts, _ = np.histogram(np.clip(np.asarray(each, dtype=float), *limits), edges)
-            style = series(index)
-            axes.stairs(counts / counts.sum(), edges, fill=True, color=style["color"], alpha=0.22)
-            axes.stairs(counts / counts.sum(), edges, linewidth=1.6, label=name, **style)
-        axes.set(xlim=limits, ylim=(0, None), xlabel=label, ylabel="share of inputs")
+            style, shares = series(index), counts / counts.sum()
+            axes.stairs(shares, edges, fill=True, color=style["color"], alpha=0.22)
+            axes.stairs(shares, edges, linewidth=1.6, label=name, **style)
+            highest = max(highest, float(shares.max()))
+        room = 1.05 + 0.12 * len(values)  # for the legend
+        axes.set(xlim=limits, ylim=(0, highest * room), xlabel=label, ylabel="share of inputs")
         axes.legend()
     return axes
 

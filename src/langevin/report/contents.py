@@ -31,7 +31,6 @@ class Picture:
     says: str
     alt: str
     svg: str
-    wide: bool = False
 
 
 @dataclass(frozen=True)

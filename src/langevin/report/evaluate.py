@@ -157,7 +157,7 @@ def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:
         found["Tags"] = json.dumps(tags, ensure_ascii=False)
     if tensors := manifest.get("tensors"):
         found["Weights"] = f"{sum(math.prod(spec['shape']) for spec in tensors.values()):,}"
-    if isinstance(run, Run):
+    if isinstance(run, Run) and not run.is_scratch:
         found["Directory"] = str(run.path)
     return found
 

@@ -22,14 +22,14 @@ from langevin.report.theme import inline_svg
 def pictures(findings: Findings) -> list[Picture]:
     """All that the findings allow."""
     found = []
-    for index, (title, says, alt, draw, wide) in enumerate(_all(findings)):
+    for index, (title, says, alt, draw) in enumerate(_all(findings)):
         drawn = draw()
         figure = getattr(drawn, "figure", None) or drawn
-        found.append(Picture(title, says, alt, inline_svg(figure, alt, f"p{index}"), wide))
+        found.append(Picture(title, says, alt, inline_svg(figure, alt, f"p{index}")))
     return found
 
 
-_Drawing = tuple[str, str, str, Callable[[], Any], bool]
+_Drawing = tuple[str, str, str, Callable[[], Any]]
 
 
 def _all(findings: Findings) -> Iterator[_Drawing]:
@@ -53,7 +53,6 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
         "On the diagonal it is; below it the model is too sure of itself, above it too cautious.",
         f"Reliability diagram, accuracy against confidence in bins of equal size. {means}.",
         lambda: plots.reliability(curves),
-        False,
     )
     for name, by_run in findings.foreign.items():
         outside = {n: p for n, p in by_run.items() if isinstance(p, ClassPrediction)}
@@ -68,7 +67,6 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
             "The highest probability of each input: it should be low for inputs of another kind.",
             f"Histograms of the highest predicted probability. {told}.",
             partial(plots.histograms, sets),
-            False,
         )
     risks = {name: risk_coverage(p.probs, y) for name, p in classes.items()}
     areas = "; ".join(
@@ -79,7 +77,6 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
         "The error rate among the inputs that it answers, the surest first: the lower on the left, the better.",
         f"Risk-coverage curves, from the surest inputs to all of them. {areas}.",
         lambda: plots.risk_coverage(risks),
-        False,
     )
     if isinstance(findings.x, Tensor) and _are_images(findings.x):
         wrong = this.labels != y
@@ -90,7 +87,6 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
             f"Test images from a confidence of {float(this.confidence.max()):.2f} down to "
             f"{float(this.confidence.min()):.2f}; {int(wrong.sum())} of {len(y)} test inputs are mistaken.",
             lambda: plots.ranked_images(findings.x, this.confidence, captions, wrong=wrong),
-            True,
         )
 
 
@@ -104,7 +100,6 @@ def _of_values(findings: Findings) -> Iterator[_Drawing]:
         "On the diagonal they are; below it the model is too sure of itself, above it too cautious.",
         f"Share of the targets inside central intervals, against the probability of the interval. {told}.",
         lambda: plots.coverage({name: (said, shares) for name, shares in found.items()}),
-        False,
     )
 
 
@@ -119,7 +114,6 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
             else "It should have stopped falling.",
             f"Trace of the loss. {last}.",
             lambda: plots.traces(traces["loss"]),
-            False,
         )
     if chains is None:
         return
@@ -129,7 +123,6 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
             "The autocorrelation of the loss; in the grey band it is no more than chance.",
             "Autocorrelation of the loss of each chain against the distance of samples.",
             lambda: plots.autocorrelation(traces["loss"]),
-            False,
         )
     heats = {c: [h for h in values if math.isfinite(h)] for c, values in traces.get("temperature", {}).items()}
     if chains.samples_posterior and math.isfinite(chains.asked) and any(heats.values()):
@@ -139,7 +132,6 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
             "Each point is the mean over the steps since the sample before; the band is the mean ± 2 standard errors.",
             f"Temperature readings, measured {mean:.3g} ± {error:.1g}, asked {chains.asked:g}.",
             lambda: plots.temperature(heats, asked=chains.asked, measured=mean, error=error),
-            False,
         )
 
 
