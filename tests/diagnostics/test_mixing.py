@@ -106,6 +106,17 @@ def test_a_quantity_that_never_moves_has_no_rhat():
     assert found.ess[1] == found.ess_bulk[1] == 0.0
 
 
+def test_a_chain_that_is_stuck_disagrees():
+    """One stuck chain beside one that moves has an R̂, two that are stuck at different values an infinite one."""
+    draws = np.random.default_rng(0).normal(size=(2, 50, 2))
+    draws[1, :, 0] = 3.0
+    draws[0, :, 1], draws[1, :, 1] = 1.0, 2.0
+    found = mixing(draws)
+    assert 1.2 < found.rhat[0] < math.inf
+    assert found.rhat[1] == math.inf == found.worst_rhat
+    assert found.share_above(1.01) == 1.0
+
+
 def sample_chains(chains=2, n=30):
     generator = torch.Generator().manual_seed(0)
     return [
