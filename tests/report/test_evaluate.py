@@ -127,6 +127,14 @@ def test_one_sample_says_what_it_can():
     assert "nan" not in report.html().replace("nanoseconds", "").lower().split("</style>")[1].replace("finance", "")
 
 
+def test_thermostats_say_that_the_kinetic_temperature_is_by_construction():
+    run = draw(toy_posterior(), toy_data(), sampler=partial(lv.SGNHT, lr=1e-2))
+    (table,) = [t for t in lv.evaluate(run, toy_data(), probe=5).tables if t.title == "Temperature"]
+    assert "SGNHT's thermostat makes the kinetic one T by construction" in table.says
+    assert table.rows[-1][0] == "Kinetic, all weights"
+    assert {row[0] for row in table.rows} >= {"0.weight", "2.bias"}
+
+
 def test_sgd_is_no_sampler():
     _, sgd = image_runs()
     report = lv.evaluate(sgd, images(), probe=5)

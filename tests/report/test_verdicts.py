@@ -24,6 +24,8 @@ NAN = math.nan
         (1.30, 0.05, 1.0, "bad", "too hot, asked T = 1"),
         (0.70, 0.05, 1.0, "bad", "too cold, asked T = 1"),
         (2.00, 0.05, 1.0, "bad", "too hot"),
+        (1.06, 0.03, 1.0, "look", "perhaps a little hot"),  # within one error it is as asked, within two not
+        (1.16, 0.04, 1.0, "look", "perhaps a little hot"),
         (1.09, 0.03, 1.0, "look", "perhaps a little hot"),
         (0.91, 0.03, 1.0, "look", "perhaps a little cold"),
         (1.00, 0.30, 1.0, "unknown", "too uncertain to compare"),
@@ -66,6 +68,7 @@ def test_a_sampler_of_the_users_has_no_known_target_temperature():
             "R̂ = 1.4 at worst, above 1.05 on 12% of the probe set: run longer.",
         ),
         (4, 100, 1.1, 0.12, "", "look", "Chains disagree"),
+        (4, 100, math.inf, 0.02, "", "bad", "stuck, each at another place"),
         (1, 100, NAN, NAN, "", "unknown", "one chain has nothing to agree with"),
         (2, 1, NAN, NAN, "", "unknown", "1 samples a chain are too few"),
         (2, 1, NAN, NAN, "because", "unknown", "Not known: because."),

@@ -32,6 +32,7 @@ class Chains:
     asked: float
     temperature: Estimate
     kinetic: Estimate
+    kinetic_by_construction: bool
     by_tensor: dict[str, Estimate]
     function: Mixing
     weights: Mixing
@@ -125,6 +126,7 @@ def _chains(run: Any, probe: Any) -> Chains | None:
         asked=float(recipe["options"].get("temperature", 1.0)) if recipe else float("nan"),
         temperature=run.temperature(),
         kinetic=run.kinetic_temperature(),
+        kinetic_by_construction=run.kinetic_is_by_construction,
         by_tensor=run.temperatures(),
         function=run.function_mixing(probe),
         weights=run.mixing(subset=200),

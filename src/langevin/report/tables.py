@@ -43,7 +43,9 @@ def tables(findings: Findings, attack: Attack | None) -> list[Table]:
 
 def number(value: float, digits: int = 3) -> str:
     """A number, or that it is unknown."""
-    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else UNKNOWN
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return UNKNOWN if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
 def share(value: float) -> str:
@@ -168,8 +170,8 @@ def _temperatures(chains: Chains) -> Table:
     if math.isfinite(chains.kinetic.mean):
         rows.append(["Kinetic, all weights", estimate(chains.kinetic)])
     says = f"Configurational; asked: {number(chains.asked, 2)}. Errors know of autocorrelation."
-    if math.isfinite(chains.kinetic.mean) and chains.method in ("SGNHT", "ATMC"):
-        says += f" {chains.method}'s thermostat holds the kinetic one at T by construction: it says nothing."
+    if math.isfinite(chains.kinetic.mean) and chains.kinetic_by_construction:
+        says += f" {chains.method}'s thermostat makes the kinetic one T by construction; that says nothing."
     return Table("Temperature", says, ["Weights", "T"], rows)
 
 

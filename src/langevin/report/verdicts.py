@@ -89,15 +89,18 @@ def temperature(measured: Estimate | None, asked: float, method: str, samples_po
 
 def agreement(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
     """Whether chains agree on what they predict: R̂ on the probe set, the largest and the share above the limit."""
-    if not math.isfinite(worst):
+    if math.isnan(worst):
         reason = why or (
             "one chain has nothing to agree with" if chains < 2 else f"{draws} samples a chain are too few"
         )
         return Verdict("Agreement of chains", "unknown", f"Not known: {reason}.", "Sample four chains.")
-    if share <= DISAGREEMENT:
+    if share <= DISAGREEMENT and math.isfinite(worst):
         says = f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, {worst:.2f} at most."
         return Verdict("Agreement of chains", "good", says)
     level: Level = "bad" if worst > 1.2 else "look"
+    if math.isinf(worst):
+        says = f"Chains are stuck, each at another place, and R̂ is above {RHAT_LIMIT} on {share:.0%} of the probe set."
+        return Verdict("Agreement of chains", "bad", says, "Raise the learning rate or the temperature.")
     says = f"Chains disagree: R̂ = {worst:.2g} at worst, above {RHAT_LIMIT} on {share:.0%} of the probe set: run longer."
     return Verdict("Agreement of chains", level, says, "More steps; or a cyclical schedule, to visit more modes.")
 
