@@ -129,3 +129,4 @@ def test_the_demo_writes_its_table_figure_and_results(tmp_path):
     assert results["table"][0]["method"] == "SGD"
     assert (tmp_path / "table.md").read_text().startswith("| | accuracy |")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "SGLD: can it be trusted?" in (tmp_path / "report.html").read_text()

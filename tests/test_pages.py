@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from langevin.bench.gold import tables
+from langevin.report import verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,3 +19,10 @@ def test_the_page_on_networks_was_written_by_its_command():
     page = (DOCS / "networks.md").read_text()
     assert "Written by `langevin bench support`" in page
     assert "| ResNet++-56, width 32 | `resnet++` | 3,412,404 |" in page
+
+
+def test_the_page_on_reports_has_the_limits_of_the_verdicts():
+    page = (DOCS / "report.md").read_text()
+    assert f"within {verdicts.TEMPERATURE_TOLERANCE:.0%}".replace("%", " %") in page
+    assert f"R̂ ≤ {verdicts.RHAT_LIMIT} on {1 - verdicts.DISAGREEMENT:.0%}".replace("%", " %") in page
+    assert f"| Effective samples | {verdicts.ENOUGH_SAMPLES} or more |" in page

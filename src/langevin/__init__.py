@@ -3,10 +3,11 @@
 import importlib
 from typing import Any
 
-from langevin import data, models, priors
+from langevin import data, models, plots, priors
 from langevin._version import __version__
 from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
+from langevin.distil import Distilled, distil
 from langevin.evaluation.attacks import FGSM, PGD
 from langevin.evaluation.compare import Comparison, compare
 from langevin.fitted import Fit
@@ -21,6 +22,7 @@ from langevin.posterior import Posterior
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
 from langevin.preflight import Diverged
 from langevin.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.report import Report, evaluate
 from langevin.run import Run
 from langevin.samplers import (
     ATMC,
@@ -63,6 +65,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Distilled",
     "Diverged",
     "Fisher",
     "Fit",
@@ -80,6 +83,7 @@ __all__ = [
     "Preconditioner",
     "RMSprop",
     "RateSearch",
+    "Report",
     "Run",
     "RunError",
     "StudentT",
@@ -90,13 +94,16 @@ __all__ = [
     "compare",
     "cyclical",
     "data",
+    "distil",
     "elbo",
+    "evaluate",
     "find_lr",
     "find_map",
     "fit",
     "load",
     "models",
     "pSGLD",
+    "plots",
     "priors",
     "resume",
     "sample",

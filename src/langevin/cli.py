@@ -18,6 +18,8 @@ from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
 from langevin.approximation import Method
+from langevin.cli_live import Log, Validation, logging
+from langevin.cli_report import evaluate, report
 from langevin.fitted import METHODS as FITTED
 from langevin.named import build, imported
 from langevin.posterior import Posterior
@@ -70,9 +72,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the table, the figure and the results go.")] = Path("langevin-demo"),
+    out: Annotated[Path, typer.Option(help="Where the report, the figure and the results go.")] = Path("langevin-demo"),
 ) -> None:
-    """The whole story on scikit-learn's digits, in about a minute: plain SGD against SGLD."""
+    """The whole story on scikit-learn's digits, in about a minute: plain SGD against SGLD, ending in a report."""
     from langevin.demo import run_demo
 
     rows = run_demo(out)
@@ -91,7 +93,8 @@ def demo(
     typer.echo(_columns(lines))
     results = json.loads((out / "results.json").read_text())["temperature"]
     typer.echo(f"\nSGLD sampled at T = {results['measured']:.3f} ± {results['error']:.3f} (asked: 1).")
-    typer.echo(f"Confidence should be near the accuracy on digits, and low on photographs. Figure: {out / 'demo.png'}")
+    typer.echo("Confidence should be near the accuracy on digits, and low on photographs.")
+    typer.echo(f"Open the report in a browser: {out / 'report.html'}")
 
 
 @app.command()
@@ -142,6 +145,8 @@ def sample(
     seed: Seed = 0,
     device: Device = None,
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
+    log: Log = None,
+    validation: Validation = None,
     model_option: Options = None,
     data_option: Options = None,
     sampler_option: Options = None,
@@ -167,22 +172,24 @@ def sample(
     except TypeError as error:
         raise ValueError(f"--sampler {sampler} has no such option: {error}.") from None
     posterior, train = build(recipe)
-    run = draw(
-        posterior,
-        train,
-        partial(METHODS[sampler].sampler, lr=lr, **options),
-        steps=steps,
-        burn_in=burn_in,
-        thin=thin,
-        schedule=None if cycle is None else cyclical(cycle),
-        batch_size=batch_size,
-        chains=chains,
-        seed=seed,
-        device=device,
-        out=out,
-        float16=float16,
-        tags={"command": recipe},
-    )
+    with logging(log, posterior, out, recipe, validation, begun=False) as callbacks:
+        run = draw(
+            posterior,
+            train,
+            partial(METHODS[sampler].sampler, lr=lr, **options),
+            steps=steps,
+            burn_in=burn_in,
+            thin=thin,
+            schedule=None if cycle is None else cyclical(cycle),
+            batch_size=batch_size,
+            chains=chains,
+            seed=seed,
+            device=device,
+            out=out,
+            float16=float16,
+            callbacks=callbacks,
+            tags={"command": recipe},
+        )
     typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
 
 
@@ -254,6 +261,8 @@ def resume(
     path: Annotated[Path, typer.Argument(help="The directory of the run.")],
     steps: Annotated[int | None, typer.Option(help="The new total; by default as planned.")] = None,
     device: Device = None,
+    log: Log = None,
+    validation: Validation = None,
 ) -> None:
     """Continue a run that `langevin sample` or `langevin fit` began, exactly where its last checkpoint left it."""
     from langevin.fitted import Fit
@@ -263,7 +272,8 @@ def resume(
     if recipe is None:
         raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
     posterior, train = build(recipe)
-    run = go_on(path, posterior, train, steps=steps, device=device)
+    with logging(log, posterior, path, recipe, validation, begun=True) as callbacks:
+        run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks)
     if isinstance(run, Fit):
         typer.echo(f"{run.method!r} in {path}, after {len(run.snapshots)} snapshots.")
     else:
@@ -298,6 +308,9 @@ def reproduce(
     page = reproduce_paper(paper, experiment, scale=scale, out=out, jobs=jobs)
     typer.echo(f"The page: {page}")
 
+
+app.command()(evaluate)
+app.command()(report)
 
 bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
 app.add_typer(bench, name="bench")

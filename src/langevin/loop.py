@@ -396,7 +396,7 @@ def _advance(
     try:
         while group.step < plan.steps:
             losses = group.backward()
-            _note(store, group, notes, plan, losses)
+            heats = _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False
             try:
@@ -411,7 +411,9 @@ def _advance(
             if cadence.due(group.step):
                 _save(store, group, notes)
             for callback in callbacks:
-                callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy))
+                callback(
+                    Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats)
+                )
             bar.update()
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
@@ -433,8 +435,8 @@ def _advance(
         raise
 
 
-def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> None:
-    """Losses, checked, and now and then the temperature about the mean of the second half of burn-in."""
+def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> list[float]:
+    """Note losses, checked; now and then read, note and return temperatures about the mean of late burn-in."""
     for chain, note, loss in zip(group.numbers, notes, losses, strict=True):
         if not math.isfinite(loss):
             raise Diverged(_divergence(chain, f"the loss is {loss}", group, store))
@@ -446,11 +448,14 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
         each = group.thermometer.measure_each(group.params)
         observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
         observed |= group.observables()
-        for i, (note, heat) in enumerate(zip(notes, group.thermometer.over_all(each).tolist(), strict=True)):
+        heats: list[float] = group.thermometer.over_all(each).tolist()
+        for i, (note, heat) in enumerate(zip(notes, heats, strict=True)):
             note.heat += heat
             note.readings += 1
             for name, values in observed.items():
                 note.observe(name, values[i])
+        return heats
+    return []
 
 
 def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:
@@ -551,6 +556,7 @@ def _manifest(
         "num_data": posterior.num_data,
         **preflight.describe(posterior),
         "data": workshop.batches.fingerprint(),
+        "inputs": preflight.inputs(workshop.batches),
         "float16": float16,
         "keep_last": keep_last,
         "tensors": _specification(tensors),

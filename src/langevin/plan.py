@@ -78,6 +78,7 @@ class Moment:
     kept: int  # samples on the disk, over all chains
     sampler: Sampler
     weights: Callable[[int], dict[str, Tensor]]  # of the n-th of `chains`
+    temperature: list[float] = field(default_factory=list)  # of each chain; empty where it was not read at this step
 
 
 @dataclass

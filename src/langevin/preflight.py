@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, seed_everything
+from langevin.export import describe_inputs
 from langevin.likelihoods import BUILT_IN
 from langevin.plan import Plan
 from langevin.posterior import Posterior, call, public_name, refuse_hazards
@@ -155,6 +156,15 @@ def check_same_sampler(store: Store, sampler: Any, schedule: Any) -> None:
                 f"A run keeps its {name}: {store.path} has {saved or 'none'}, given {write_recipe(given) or given}. "
                 f"Leave out {name}=…, or begin a new run from this one: lv.sample(…, init=lv.load(…))."
             )
+
+
+def inputs(batches: Batches) -> Any:
+    """What an input looks like, as it stands in a manifest."""
+    beginning = batches.position()
+    with generators_kept():
+        x, _ = batches.fetch(0, 0)
+    batches.rewind(0, 0, beginning)
+    return describe_inputs(x)
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any, overload
 from torch import Tensor, nn
 
 from langevin.diagnostics.diagnosed import Diagnosed
+from langevin.export import Ensemble, example_inputs
+from langevin.export import export as write_module
 from langevin.likelihoods import BUILT_IN, Likelihood
 from langevin.posterior import load_tensors
 from langevin.predictive import Prediction, Predictor
@@ -63,6 +65,11 @@ class Run(Diagnosed, Sequence[Sample]):
     def path(self) -> Path:
         """The directory of the run."""
         return self._store.path
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether that directory goes with the run (none was asked for)."""
+        return self._scratch is not None
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -141,6 +148,27 @@ class Run(Diagnosed, Sequence[Sample]):
         `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` what each sample says is in `.samples`.
         """
         return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
+
+    def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> Ensemble:
+        """Write one module that answers with mean and uncertainty, and return it.
+
+        Args:
+            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
+            inputs: a few inputs, for their type and shape; by default those that the run was sampled with.
+            samples: use so many samples, evenly spread; by default all. The file holds every one of them.
+        """
+        if inputs is None:
+            if "inputs" not in self.manifest:
+                raise RunError(
+                    f"{self.path} does not know what its inputs look like; give some: run.export(…, inputs=x)."
+                )
+            inputs = example_inputs(self.manifest["inputs"])
+        if samples is not None and not 1 <= samples <= len(self):
+            raise ValueError(f"samples={samples}: the run has {len(self)}; give 1 to {len(self)}.")
+        chosen = [i * len(self) // (samples or len(self)) for i in range(samples or len(self))]
+        ensemble = Ensemble(self._predictor, [self[i] for i in chosen])
+        write_module(ensemble, path, inputs)
+        return ensemble
 
     @property
     def traces(self) -> list[str]:
