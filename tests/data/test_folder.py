@@ -145,8 +145,10 @@ def test_random_boxes_are_inside_with_the_area_and_the_aspect_that_they_promise(
     assert whole[small_ones].all()
     drawn = (wide * tall / 120_000)[small_ones]
     assert abs(drawn.mean() - 0.31) < 5 * (0.46 / math.sqrt(12)) / math.sqrt(len(drawn))  # uniform from 0.08 to 0.54
-    place = (left / (400 - wide))[whole]
-    assert abs(place.mean() - 0.5) < 5 / math.sqrt(12 * len(place))
+    across, down = (left / (400 - wide))[whole], (top / (300 - tall))[whole]
+    for place in (across, down):
+        assert abs(place.mean() - 0.5) < 5 / math.sqrt(12 * len(place))
+    assert abs(torch.corrcoef(torch.stack([across, down]))[0, 1]) < 5 / math.sqrt(len(across))
     side = math.sqrt(400 * 300)  # of a square of the whole area, which is too tall and cut
     left = 0.3 * (400 - side)
     assert folder.random_box(400, 300, 1.0, 0.5, 0.3, 0.7) == pytest.approx((left, 0, left + side, 300))

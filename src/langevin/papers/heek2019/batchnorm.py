@@ -30,7 +30,7 @@ EXPERIMENT = Experiment(
     title="Section 4: ATMC with BatchNorm or dropout",
     settings={
         "quick": replace(QUICK, methods=METHODS, cycles=2),
-        "full": replace(FULL, methods=METHODS, cycles=6, test_size=2000),
+        "full": replace(FULL, methods=METHODS, cycles=4, test_size=2000),
         "paper": Settings(methods=METHODS),
     },
     cells=cells,

@@ -138,21 +138,22 @@ def measure(settings: Settings, workplace: Path, *, method: str, seed: int) -> C
         return {"data": settings.data, "diverged": str(error).split(" The samples before")[0]}
     looks, y = predictions(settings, run, list(run), "test", settings.test_size)
     fit, train_y = predictions(settings, run, [run[-1]], "train", settings.probe)
+    losses = [scores.negative_log_likelihood(probs, y) for probs in looks]
     row: Cell = {
         "data": settings.data,
         "diverged": None,
         "epochs": [round(step * settings.batch_size / settings.num_data, 3) for step in run.steps],
-        "curve": [round(scores.negative_log_likelihood(probs, y), 4) for probs in looks],
+        "curve": [round(loss, 4) for loss in losses],
         "single": scored(looks[-1], y),
-        "train": scored(fit[-1], train_y),
-        "best": scored(looks[min(range(len(looks)), key=lambda i: scores.negative_log_likelihood(looks[i], y))], y),
+        "train": scored(fit[-1], train_y, ["nll"]),
+        "best": scored(looks[losses.index(min(losses))], y, ["nll"]),
     }
     if not method.startswith("SGD"):
         late = [i for i, step in enumerate(run.steps) if step > settings.burn_in_cycles * settings.cycle]
         samples = looks[[i for i in late if run.steps[i] % settings.cycle == 0]]
         row |= {
             "predictive": scored(samples.mean(0), y),
-            "first_half": scored(samples[: (len(samples) + 1) // 2].mean(0), y),
+            "first_half": scored(samples[: (len(samples) + 1) // 2].mean(0), y, ["nll"]),
             "by_samples": by_samples(samples, y),
             "by_all_looks": by_samples(looks[late], y),
         }
@@ -170,15 +171,13 @@ def predictions(settings: Settings, run: Run, weights: Sequence[Any], split: str
     return torch.cat([probs for probs, _ in found], 1), torch.cat([y for _, y in found])
 
 
-def scored(probs: Tensor, y: Tensor) -> Cell:
-    """Every score with its bootstrap replicates, and the 8 bins of the calibration plot."""
+def scored(probs: Tensor, y: Tensor, names: Sequence[str] = tuple(SCORES)) -> Cell:
+    """These scores with their bootstrap replicates, and the 8 bins of the calibration plot."""
     bins = scores.reliability(probs, y, min(8, len(y)))
     return {
-        **{name: round(score(probs, y), 5) for name, score in SCORES.items()},
+        **{name: round(SCORES[name](probs, y), 5) for name in names},
         "bins": [[round(v, 4) for v in values.tolist()] for values in bins],
-        "replicates": {
-            name: [round(value, 5) for value in replicates(score, probs, y)] for name, score in SCORES.items()
-        },
+        "replicates": {name: [round(value, 5) for value in replicates(SCORES[name], probs, y)] for name in names},
     }
 
 
