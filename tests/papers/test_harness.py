@@ -100,7 +100,7 @@ def test_rows():
 
 @pytest.mark.parametrize(
     ("difference", "answer"),
-    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None)],
+    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None), ((0.0, 0.0), None)],
 )
 def test_a_difference_is_clear_beyond_two_standard_errors(difference, answer):
     assert clearly(Estimate(*difference)) is answer

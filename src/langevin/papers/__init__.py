@@ -4,13 +4,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from langevin.papers import lange2023, smith2018
+from langevin.papers import heek2019, lange2023, smith2018
 from langevin.papers.harness import SCALES, Paper, run_experiments
 from langevin.papers.page import write_page
 
 PAPERS: Mapping[str, Paper] = {
     "lange2023": lange2023.PAPER,
     "smith2018": smith2018.PAPER,
+    "heek2019": heek2019.PAPER,
 }
 
 

@@ -107,7 +107,7 @@ def clearly(difference: Estimate) -> bool | None:
     """Whether a difference is below zero by two standard errors: None if it is neither below nor above."""
     if math.isnan(difference.error):
         return None
-    return None if abs(difference.mean) < 2 * difference.error else difference.mean < 0
+    return None if abs(difference.mean) <= 2 * difference.error else difference.mean < 0
 
 
 def run_experiments(
