@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from langevin.papers import smith2018
+from langevin.papers import palacci2018, smith2018
 from langevin.papers.harness import SCALES, Paper, run_experiments
 from langevin.papers.page import write_page
 
 PAPERS: Mapping[str, Paper] = {
+    "palacci2018": palacci2018.PAPER,
     "smith2018": smith2018.PAPER,
 }
 
