@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -16,12 +14,13 @@ class RMSprop(Preconditioner):
     Args:
         alpha: weight of the old V in its moving average.
         eps: λ, which bounds A by 1/λ.
+        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
     """
 
-    elementwise: ClassVar[bool] = True
+    elementwise = True
 
-    def __init__(self, alpha: float = 0.99, eps: float = 1e-5) -> None:
-        self.alpha, self.eps = alpha, eps
+    def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
+        self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
         checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -37,4 +36,5 @@ class RMSprop(Preconditioner):
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """η/√(λ + √V)."""
-        return [eta / (state[p]["square"].sqrt() + self.eps).sqrt() for p, eta in zip(params, normals, strict=True)]
+        scales = [(state[p]["square"].sqrt() + self.eps) ** self.noise_power for p in params]
+        return [eta / scale for eta, scale in zip(normals, scales, strict=True)]
