@@ -10,7 +10,7 @@ import torch
 from langevin.evaluation.scores import Reliability
 from langevin.papers.harness import Rows, Verdict, clearly
 from langevin.papers.heek2019.runs import compare
-from langevin.plots.predictive import draw_reliability
+from langevin.plots import reliability
 
 Judge = Callable[[Rows], Verdict]
 Side = tuple[str, str]
@@ -95,7 +95,7 @@ def draw_table(figure: Any, rows: Rows) -> None:
         if "by_samples" in row:
             counts = range(1, 1 + len(row["by_samples"]))
             middle.plot(counts, row["by_samples"], "o-", markersize=3, color=line.get_color(), label=row["method"])
-    draw_reliability(left, curves)
+    reliability(curves, left)
     left.legend(fontsize=7)
     middle.set(xlabel="samples in the ensemble", ylabel="test NLL")
     right.set(xlabel="epochs", ylabel="test NLL of the running weights")
