@@ -4,15 +4,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from langevin.papers import heek2019, lange2023, palacci2018, smith2018
+from langevin.papers import heek2019, hwa2020, lange2023, palacci2018, smith2018
 from langevin.papers.harness import SCALES, Paper, run_experiments
 from langevin.papers.page import write_page
 
 PAPERS: Mapping[str, Paper] = {
+    "heek2019": heek2019.PAPER,
+    "hwa2020": hwa2020.PAPER,
     "lange2023": lange2023.PAPER,
     "palacci2018": palacci2018.PAPER,
     "smith2018": smith2018.PAPER,
-    "heek2019": heek2019.PAPER,
 }
 
 
