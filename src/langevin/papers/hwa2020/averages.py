@@ -113,7 +113,7 @@ def measured(
     row["curve"] = [round(value, 4) for value in next(iter(found.snapshots.trace("loss").values()))][-200:]
     if method == "HWA total" and rate == "cyclical" and cycle == settings.cycles[0] and seed == 0:
         few = [tuple(t[: settings.landscape_size] for t in part) for part in (train, test)]
-        plane = compute_landscape(found, posterior, *few, resolution=settings.resolution)  # type: ignore[arg-type]
+        plane = compute_landscape(found, posterior, *few, resolution=settings.resolution)
         row["landscape"] = {
             name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(plane).items()
         }
