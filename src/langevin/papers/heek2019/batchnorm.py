@@ -22,7 +22,7 @@ def draw(figure: Any, rows: Rows) -> None:
     left.tick_params(axis="x", labelsize=8)
     for row in here:
         right.plot(row["epochs"], row["curve"], "o-", markersize=3, label=row["method"])
-    right.set(xlabel="epochs", ylabel="test NLL of the running weights", yscale="log")
+    right.set(xlabel="epochs", ylabel="test NLL of the running weights")
     right.legend(fontsize=8)
 
 

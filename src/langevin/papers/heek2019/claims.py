@@ -99,10 +99,7 @@ def draw_table(figure: Any, rows: Rows) -> None:
     left.legend(fontsize=7)
     middle.set(xlabel="samples in the ensemble", ylabel="test NLL")
     right.set(xlabel="epochs", ylabel="test NLL of the running weights")
-    for panel in (middle, right):
-        if panel.lines:
-            panel.set_yscale("log")
-            panel.legend(fontsize=7)
+    middle.legend(fontsize=7)
     right.legend(fontsize=6, title="accuracy, NLL", title_fontsize=6)
 
 
