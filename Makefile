@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench reproduce clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -24,6 +24,9 @@ lint: .venv/ready-test
 bench: .venv/ready-test
 	$(BIN)/langevin bench gold --out docs/gold
 	$(BIN)/langevin bench support --out docs/networks.md
+
+reproduce: .venv/ready
+	$(BIN)/langevin reproduce all --scale quick
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

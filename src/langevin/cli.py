@@ -282,7 +282,7 @@ def resume(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="smith2018, …; `list` shows all, with their experiments.")],
+    paper: Annotated[str, typer.Argument(help="smith2018, … or all; `list` shows them and their experiments.")],
     experiment: Annotated[str | None, typer.Argument(help="One of its experiments; by default all.")] = None,
     scale: Annotated[str, typer.Option(help="quick (seconds), full (minutes, two cores) or paper (a GPU).")] = "quick",
     out: Annotated[
@@ -305,8 +305,10 @@ def reproduce(
             for label, one in known.experiments.items():
                 typer.echo(f"    {label}: {one.title}")
         return
-    page = reproduce_paper(paper, experiment, scale=scale, out=out, jobs=jobs)
-    typer.echo(f"The page: {page}")
+    if paper == "all" and (experiment or out):
+        raise ValueError("`all` runs whole papers, each into its own directory: leave out the experiment and --out.")
+    for name in PAPERS if paper == "all" else [paper]:
+        typer.echo(f"The page: {reproduce_paper(name, experiment, scale=scale, out=out, jobs=jobs)}")
 
 
 app.command()(evaluate)
