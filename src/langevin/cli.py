@@ -15,7 +15,7 @@ import typer
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
-from langevin.named import build, imported
+from langevin.named import build, imported, recipe_of
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
@@ -189,14 +189,14 @@ def resume(
     path: Annotated[Path, typer.Argument(help="The directory of the run.")],
     steps: Annotated[int | None, typer.Option(help="The new total; by default as planned.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Call the functions (module:function) that the run names; they are yours.")
+    ] = False,
 ) -> None:
     """Continue a run that `langevin sample` began, exactly where its last checkpoint left it."""
     from langevin.loop import resume as go_on
 
-    recipe = Store.open(path).manifest["tags"].get("command")
-    if recipe is None:
-        raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
-    posterior, train = build(recipe)
+    posterior, train = build(recipe_of(path, trust))
     run = go_on(path, posterior, train, steps=steps, device=device)
     typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
@@ -235,23 +235,39 @@ def cite(what: Annotated[str, typer.Argument(help="A method's name or the direct
 
 @app.command()
 def status(path: Annotated[Path, typer.Argument(help="The directory of the run.")]) -> None:
-    """How far a run is: steps, samples, temperature, of each chain."""
-    from langevin.diagnostics.temperature import mean_and_error
+    """How far a run is: steps, samples, temperature, rate and last sign of life, of each chain."""
+    from langevin.status import describe
 
-    store = Store.open(path)
-    plan, at = store.manifest["plan"], store.checkpoint_steps()
-    recipe = store.manifest["sampler"] or {"name": "a sampler of its user's", "options": {}}
-    options = ", ".join(f"{name}={value}" for name, value in recipe["options"].items())
-    typer.echo(f"{recipe['name']}({options}), begun {store.manifest['created']}, {plan['mode']}")
-    lines = [("chain", "step", "of", "samples", "temperature")]
-    for chain in range(plan["chains"]):
-        records = store.records(chain)
-        heat = mean_and_error([record.notes.get("temperature", float("nan")) for record in records])
-        step, count = str(at.get(chain, 0)), str(len(records))
-        lines.append((str(chain), step, str(plan["steps"]), count, str(heat) if records else "unknown"))
-    typer.echo(_columns(lines))
-    for damaged, why in store.damaged.items():
-        typer.echo(f"damaged: {damaged} ({why})")
+    title, rows, remarks = describe(path)
+    typer.echo(title)
+    typer.echo(_columns(rows))
+    for remark in remarks:
+        typer.echo(remark)
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="The directory of the run.")],
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Move damaged files of samples to RUN/damaged; the rest is then usable.")
+    ] = False,
+    accept_manifest: Annotated[
+        bool, typer.Option("--accept-manifest", help="Sign a manifest that you edited by hand, and answer for it.")
+    ] = False,
+) -> None:
+    """Read every file of a run and compare its checksum; the exit code is 1 if something is wrong."""
+    from langevin import verify as look
+
+    if accept_manifest:
+        look.accept_manifest(path)
+    report = look.verify(path)
+    for problem in report.problems:
+        typer.echo(problem)
+    typer.echo(f"{report.files} files, {report.samples} whole samples, {len(report.problems)} problems.")
+    if set_aside and report.damaged:
+        typer.echo(f"{len(report.damaged)} files were moved to {look.set_aside(path, report)}.")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

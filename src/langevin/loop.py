@@ -14,9 +14,10 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
+from langevin import manifest as manifests
 from langevin import preflight
 from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
+from langevin.disk import dtype_of
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
 from langevin.plan import Cadence, Moment, Notes, Plan
@@ -168,12 +171,14 @@ def resume(
     environment, and a difference of environment is said. The sampler and the schedule are known from the run unless
     they were functions of the user's, which must then be given again.
     """
+    scratch = Scratch.of(path)  # held from here on, so that a run without `out` outlives its first object
     store = Store.open(path)
     manifest = store.manifest
     posterior = copy.deepcopy(posterior)
     if device is not None:
         posterior.to(device)
-    plan = Plan(**manifest["plan"])
+    manifests.require(store.path, manifest)
+    plan = _planned(store)
     if steps is not None and steps < plan.steps:
         raise ValueError(f"steps is the new total and can't shrink: {plan.steps} were planned, given steps={steps}.")
     plan = replace(plan, steps=steps or plan.steps)
@@ -187,7 +192,10 @@ def resume(
     )
     preflight.check_same(store, posterior, batches)
     preflight.check_same_sampler(store, sampler, schedule)
-    preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    try:
+        preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise RunError(f"The sampler or the schedule of {path} can't be made with its options: {error}.") from error
     preflight.refuse_if_too_large(store, plan)
     load_tensors(posterior, store.fixed())
     here = environment(_device(posterior))
@@ -198,7 +206,7 @@ def resume(
         manifest["resumed"].append({"at": _now(), "environment": here})
         store.write_manifest()
         _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=scratch)
 
 
 @dataclass
@@ -228,7 +236,7 @@ class _Workshop:
             self.sampler,
             self.schedule,
             seed=self.plan.seed,
-            autocast=None if self.plan.autocast is None else getattr(torch, self.plan.autocast),
+            autocast=None if self.plan.autocast is None else dtype_of(self.plan.autocast),
             accumulate=self.plan.accumulate,
         )
 
@@ -268,7 +276,7 @@ def _go_on(store: Store, workshop: _Workshop, callbacks: Callbacks, progress: bo
     """Take every chain from its checkpoint to the end of the plan."""
     plan = workshop.plan
     at = store.checkpoint_steps()
-    if missing := [chain for chain in range(plan.chains) if chain not in at]:
+    if missing := list(islice((chain for chain in range(plan.chains) if chain not in at), 10)):
         raise RunError(f"{store.path} has no checkpoint of the chains {missing}, so they can't go on.")
     groups = workshop.together([at[chain] for chain in range(plan.chains)])
     with Interrupt() as interrupt, _bar(plan.steps * len(groups), progress) as bar:
@@ -276,15 +284,37 @@ def _go_on(store: Store, workshop: _Workshop, callbacks: Callbacks, progress: bo
             bar.update(at[numbers[0]])
             if at[numbers[0]] == plan.steps:
                 continue
-            checkpoints = [store.checkpoint(n) for n in numbers]
-            starts = [
-                {name: checkpoint.tensors[f"weights/{name}"] for name in store.manifest["tensors"]}
-                for checkpoint in checkpoints
-            ]
-            group = workshop.chains(numbers, starts)
-            group.restore(checkpoints)
-            notes = [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+            group, notes = _restored(store, workshop, numbers)
             _advance(store, group, notes, plan, callbacks, bar, cadence, interrupt)
+
+
+def _restored(store: Store, workshop: _Workshop, numbers: list[int]) -> tuple[Chains, list[Notes]]:
+    """Chains as their checkpoints left them, and what was noted since their last samples."""
+    checkpoints = [store.checkpoint(n) for n in numbers]
+    with _fitting(store, numbers):
+        shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
+        starts = [
+            {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
+            for checkpoint in checkpoints
+        ]
+    group = workshop.chains(numbers, starts)
+    with _fitting(store, numbers):
+        group.restore(checkpoints)
+        return group, [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+
+
+@contextmanager
+def _fitting(store: Store, numbers: list[int]) -> Iterator[None]:
+    """Whatever goes wrong inside means that a checkpoint is not of this model and sampler."""
+    try:
+        yield
+    except RunError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
+        raise RunError(
+            f"The checkpoint of the chains {numbers} in {store.path} does not fit this model and sampler, so they "
+            f"can't go on from it ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _advance(
@@ -320,6 +350,7 @@ def _advance(
             for callback in callbacks:
                 callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy))
             bar.update()
+            store.beat(group.numbers, group.step)
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
                 bar.set_postfix_str(_state_of_affairs(store, group, losses, notes), refresh=False)
@@ -365,11 +396,12 @@ def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:
 
 
 def _save(store: Store, group: Chains, notes: list[Notes]) -> None:
-    if not all(bool(p.isfinite().all()) for p in group.params):
-        raise Diverged(_divergence(group.numbers[0], "a weight is not finite", group, store))
-    store.write_checkpoint(
-        {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
-    )
+    checkpoints = {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
+    for chain, checkpoint in checkpoints.items():
+        for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
+            if not bool(tensor.isfinite().all()):
+                raise Diverged(_divergence(chain, f"{name} is not finite", group, store))
+    store.write_checkpoint(checkpoints)
 
 
 def _divergence(chain: int, what: str, group: Chains, store: Store) -> str:
@@ -462,13 +494,29 @@ def _manifest(
     }
 
 
+def _planned(store: Store) -> Plan:
+    """The plan in a manifest, which may have been written by anyone."""
+    try:
+        plan = Plan(**store.manifest["plan"])
+        if plan.mode not in ("vectorised", "sequential"):
+            raise ValueError(f"mode={plan.mode!r}")
+        if plan.autocast is not None:
+            dtype_of(plan.autocast)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{manifests.file(store.path)} has no plan that can be followed: {error}") from None
+    return plan
+
+
 def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..., Any]:
     if manifest[what] is None:
         raise RunError(
             f"The {what} of {path} was a function that can't be written down; give it again: "
             f"lv.resume({str(path)!r}, posterior, data, {what}=…)."
         )
-    return read_recipe(manifest[what])
+    try:
+        return read_recipe(manifest[what])
+    except ValueError as error:
+        raise RunError(f"The {what} of {path} is not known: {error}") from None
 
 
 def _now() -> str:

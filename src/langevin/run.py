@@ -7,7 +7,7 @@ import shutil
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch import Tensor, nn
 
@@ -23,8 +23,16 @@ Sample = dict[str, Tensor]
 class Scratch:
     """A directory that is deleted when no run refers to it any more."""
 
+    _alive: ClassVar[weakref.WeakValueDictionary[Path, Scratch]] = weakref.WeakValueDictionary()
+
     def __init__(self, path: Path) -> None:
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        Scratch._alive[path.resolve()] = self
+
+    @classmethod
+    def of(cls, path: str | Path) -> Scratch | None:
+        """The scratch directory at this path, if it is one, so that another run can refer to it too."""
+        return cls._alive.get(Path(path).resolve())
 
 
 class Run(Sequence[Sample]):
@@ -132,13 +140,17 @@ def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = Non
     store = Store.open(path)
     if likelihood is None:
         saved = store.manifest.get("likelihood") or {}
-        if saved.get("name") not in BUILT_IN:
+        made = next((kind for name, kind in BUILT_IN.items() if name == saved.get("name")), None)
+        if made is None:
             raise RunError(
                 f"{path} was sampled with a likelihood that is not the library's own; give it: "
                 f"lv.load({str(path)!r}, model, likelihood)."
             )
-        likelihood = BUILT_IN[saved["name"]](**saved["options"])
-    return Run(store, fitted_predictor(store, model, likelihood))
+        try:
+            likelihood = made(**saved["options"])
+        except (KeyError, TypeError) as error:
+            raise RunError(f"The likelihood in the manifest of {path} can't be made: {error}.") from None
+    return Run(store, fitted_predictor(store, model, likelihood), scratch=Scratch.of(path))
 
 
 def fitted_predictor(store: Store, model: nn.Module, likelihood: Likelihood) -> Predictor:
