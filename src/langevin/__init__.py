@@ -6,6 +6,7 @@ from typing import Any
 from langevin import data, models, priors
 from langevin._version import __version__
 from langevin.citation import cite
+from langevin.distributed import Mesh
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
 from langevin.named import load
@@ -56,6 +57,7 @@ __all__ = [
     "GaussianNoise",
     "GroupLaplace",
     "Laplace",
+    "Mesh",
     "Moment",
     "PerParameter",
     "Posterior",

@@ -15,6 +15,7 @@ import typer
 from langevin import data as data_sets
 from langevin import models
 from langevin._version import __version__
+from langevin.distributed import says_something
 from langevin.named import build, imported, recipe_of
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
@@ -131,6 +132,12 @@ def sample(
     seed: Annotated[int, typer.Option(help="Everything random is a function of it.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
+    mesh: Annotated[
+        str | None, typer.Option(help="Under torchrun: processes for chains and for parts of batches, chains=2,data=2.")
+    ] = None,
+    resume_if_there: Annotated[
+        bool, typer.Option("--resume-if-there", help="Continue the run if the directory holds it already.")
+    ] = False,
     model_option: Options = None,
     data_option: Options = None,
     sampler_option: Options = None,
@@ -142,6 +149,8 @@ def sample(
         langevin sample --model mlp --data digits --sampler sgld --lr 0.1 --out runs/digits
 
         langevin sample --model mypackage.nets:make --data mypackage.data:train --lr 0.01 --out runs/mine
+
+        torchrun --nproc-per-node 4 -m langevin sample … --chains 2 --mesh chains=2,data=2
 
     Ctrl-C leaves a run that `langevin resume` continues.
     """
@@ -180,8 +189,11 @@ def sample(
         out=out,
         float16=float16,
         tags={"command": recipe},
+        mesh=mesh,
+        resume_if_there=resume_if_there,
     )
-    typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
+    if says_something():
+        typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
 
 
 @app.command()
@@ -192,13 +204,16 @@ def resume(
     trust: Annotated[
         bool, typer.Option("--trust", help="Call the functions (module:function) that the run names; they are yours.")
     ] = False,
+    chains: Annotated[int | None, typer.Option(help="Add chains: the new total.")] = None,
+    mesh: Annotated[str | None, typer.Option(help="Under torchrun, as in `langevin sample`.")] = None,
 ) -> None:
     """Continue a run that `langevin sample` began, exactly where its last checkpoint left it."""
     from langevin.loop import resume as go_on
 
     posterior, train = build(recipe_of(path, trust))
-    run = go_on(path, posterior, train, steps=steps, device=device)
-    typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
+    run = go_on(path, posterior, train, steps=steps, device=device, chains=chains, mesh=mesh)
+    if says_something():
+        typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
 
 bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
