@@ -255,7 +255,7 @@ class OneChain(Chains):
     def _parallel(self) -> DistributedDataParallel:
         """The posterior, whose gradients are averaged while they are computed."""
         assert self.replicas is not None
-        return DistributedDataParallel(self.posterior, process_group=self.replicas.group, broadcast_buffers=False)
+        return DistributedDataParallel(self.posterior, process_group=self.replicas.group)
 
     def _alone_until(self, last: bool) -> AbstractContextManager[Any]:
         if self.replicas is None or last:

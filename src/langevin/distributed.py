@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from langevin.store import RunError
 
@@ -197,13 +196,27 @@ def _launched() -> int:
 
 @cache
 def _placed(mesh: Mesh, device_type: str) -> Place:
+    from torch.distributed.device_mesh import init_device_mesh
+
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout=_PATIENCE)
-        atexit.register(_leave)
+        _join("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     grid = init_device_mesh(device_type, (mesh.chains, mesh.data), mesh_dim_names=("chains", "data"))
     rank = dist.get_rank()
     replicas = Replicas(grid.get_group("data"), rank % mesh.data, mesh.data) if mesh.data > 1 else None
     return Place(mesh, rank, replicas)
+
+
+def _join(backend: str) -> None:
+    """Begin the process group. What is said in it is kept apart from what was said before torchrun restarted it: the
+    addresses of processes that are dead would be found there.
+    """
+    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
+
+    store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"langevin-{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_PATIENCE)
+    atexit.register(_leave)
 
 
 def _leave() -> None:

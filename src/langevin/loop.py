@@ -112,6 +112,7 @@ def sample(
         resume_if_there: continue the run if `out` holds this very run already, so that a command which is simply
             repeated (by torchrun, Slurm, Kubernetes) goes on.
     """
+    preflight.refuse_shards(posterior)
     posterior = copy.deepcopy(posterior)
     place = _placed(posterior, mesh, chains, device)
     batches = as_batches(data, batch_size, seed, _device(posterior))

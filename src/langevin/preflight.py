@@ -23,6 +23,7 @@ from langevin.plan import Plan
 from langevin.posterior import Posterior, call, public_name, refuse_hazards
 from langevin.recipes import write_recipe
 from langevin.samplers import Sampler
+from langevin.sharding import is_sharded
 from langevin.store import RunError, Store
 
 
@@ -56,6 +57,15 @@ def check(
         refuse_hazards(posterior)
     with generators_kept():
         _check_loss(copy.deepcopy(posterior), batches, seed)
+
+
+def refuse_shards(posterior: Posterior) -> None:
+    """Raise for a model that was distributed over processes."""
+    if any(is_sharded(p) for p in posterior.parameters()):
+        raise ValueError(
+            "Parameters that fully_shard has distributed are moved in a loop of your own (docs/scaling.md): sample(…) "
+            "works with whole replicas of the model, mesh='data=2'."
+        )
 
 
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
