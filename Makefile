@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench faults clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -24,6 +24,13 @@ lint: .venv/ready-test
 bench: .venv/ready-test
 	$(BIN)/langevin bench gold --out docs/gold
 	$(BIN)/langevin bench support --out docs/networks.md
+
+# every fault, tried; the figures go into docs/scaling.md
+faults: .venv/ready-test
+	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
+		tests/test_faults_files.py tests/test_faults_writers.py tests/test_faults_killed.py tests/test_faults_system.py \
+		tests/distributed
+	$(BIN)/langevin bench scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

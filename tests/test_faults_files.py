@@ -25,8 +25,9 @@ from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, 
 draw = partial(lv.sample, progress=False)
 resume = partial(lv.resume, progress=False)
 OPTIONS = {"steps": 40, "burn_in": 0, "thin": 4, "chains": 2, "mode": "sequential", "checkpoint_steps": 10}
+EXAMPLES = 25
 fuzz = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -60,6 +61,7 @@ def test_a_sound_run_has_no_problems(path):
     assert report.files == len(list(path.rglob("*.safetensors"))) + 1
 
 
+@pytest.mark.fault("a flipped bit in a file of samples")
 def test_one_flipped_bit_is_found_refused_and_set_aside(path):
     file = shards(path)[1]
     whole = samples_of(lv.load(path, toy_model()))
@@ -82,6 +84,7 @@ def test_one_flipped_bit_is_found_refused_and_set_aside(path):
     assert (path / "damaged" / f"chain-0000-{file.name}").exists()
 
 
+@pytest.mark.fault("files swapped, deleted, renamed, foreign, replaced by a pipe or a folder")
 @pytest.mark.parametrize("kind", ["swapped", "of another run", "deleted", "renamed", "a pipe", "a folder"])
 def test_files_that_moved_are_found(path, kind, tmp_path):
     first, second = shards(path)[:2]
@@ -106,6 +109,7 @@ def test_files_that_moved_are_found(path, kind, tmp_path):
     assert len(list(run)) == report.samples < 20
 
 
+@pytest.mark.fault("a damaged checkpoint, a foreign file of fixed tensors")
 @pytest.mark.parametrize("name", ["fixed.safetensors", "checkpoints/0000-0000.safetensors"])
 def test_other_files_are_checked_before_they_are_used(path, name):
     if name.startswith("fixed"):  # with no frozen tensor there is no data to flip
@@ -119,6 +123,7 @@ def test_other_files_are_checked_before_they_are_used(path, name):
         assert len(list(lv.load(path, toy_model()))) == 20
 
 
+@pytest.mark.fault("a manifest edited by hand")
 def test_a_manifest_edited_by_hand_is_refused_until_somebody_answers_for_it(path):
     file = path / "manifest.json"
     saved = json.loads(file.read_text())
@@ -211,6 +216,7 @@ def damage(draw, size):
     }[how]
 
 
+@pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
 def test_damaged_bytes_are_never_believed(original, tmp_path, data):
@@ -258,6 +264,7 @@ def replaced(value, path, new):
     return copy
 
 
+@pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
 def test_a_forged_manifest_brings_forth_only_our_own_errors(original, tmp_path, data):
@@ -273,6 +280,7 @@ def test_a_forged_manifest_brings_forth_only_our_own_errors(original, tmp_path, 
     assert outside == []
 
 
+@pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
 def test_forged_samples_and_heartbeats_bring_forth_only_our_own_errors(original, tmp_path, data):
@@ -294,12 +302,14 @@ def test_forged_samples_and_heartbeats_bring_forth_only_our_own_errors(original,
     use(path)
 
 
+@pytest.mark.fault("a manifest nested a hundred thousand deep")
 def test_nesting_is_bounded(path):
     (path / "manifest.json").write_text('{"tensors": {}, "format": 2, "tags": ' + "[" * 100_000 + "]" * 100_000 + "}")
     with pytest.raises(lv.RunError, match="can't be read: nested too deeply"):
         Store.open(path)
 
 
+@pytest.mark.fault("a manifest that names functions to be called")
 def test_no_function_that_a_manifest_names_is_called_unasked(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('called', 'w')\ndef f(**_): pass")

@@ -30,6 +30,7 @@ def path(tmp_path):
         yield Path(folder) / "r"
 
 
+@pytest.mark.fault("`kill -9` at a random moment")
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
 @pytest.mark.parametrize("times", [5, pytest.param(15, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(path, mode, times, record_property):
@@ -61,6 +62,7 @@ def test_killed_at_random_moments(path, mode, times, record_property):
     record_property("during", " ".join(phases))
 
 
+@pytest.mark.fault("`kill -9` between the system calls that write a file")
 @pytest.mark.parametrize(
     ("call", "name"),
     [(9, "fsync"), (12, "replace"), pytest.param(10, "fsync", marks=pytest.mark.slow)]

@@ -37,6 +37,7 @@ def mounted(folder, *options):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # files of it may still be mapped
 
 
+@pytest.mark.fault("a full disk (tmpfs)")
 def test_a_full_disk(tmp_path, record_property):
     """a disk that is full (a tmpfs of 400 kB)"""
     undisturbed = draw(toy_posterior(), toy_data(), steps=300, **OPTIONS)
@@ -66,6 +67,7 @@ def _free(path):
     return stats.f_bavail * stats.f_frsize
 
 
+@pytest.mark.fault("a read-only directory (bind mount)")
 def test_a_read_only_directory(tmp_path, record_property):
     """a read-only directory (remounted)"""
     run = draw(toy_posterior(), toy_data(), steps=20, out=tmp_path / "disk" / "r", **OPTIONS)
@@ -80,6 +82,7 @@ def test_a_read_only_directory(tmp_path, record_property):
     record_property("faults", 2)
 
 
+@pytest.mark.fault("a directory that becomes read-only (chattr +i)")
 def test_a_directory_that_becomes_read_only(tmp_path, record_property):
     """a directory that becomes read-only during the run (chattr +i)"""
     run = tmp_path / "r"
@@ -119,6 +122,7 @@ def exhausted(path):
             os.close(descriptor)
 
 
+@pytest.mark.fault("no free file descriptor (RLIMIT_NOFILE)")
 def test_file_descriptors_exhausted(tmp_path, record_property):
     """file descriptors exhausted (RLIMIT_NOFILE)"""
     undisturbed = draw(toy_posterior(), toy_data(), steps=60, **OPTIONS)
@@ -130,6 +134,7 @@ def test_file_descriptors_exhausted(tmp_path, record_property):
     record_property("faults", 1)
 
 
+@pytest.mark.fault("two processes resume one run")
 def test_two_processes_resume_one_run(tmp_path, record_property):
     """two processes that resume one run at once"""
     draw(toy_posterior(), toy_data(), steps=20, out=tmp_path / "r", **OPTIONS)
@@ -147,6 +152,7 @@ def test_two_processes_resume_one_run(tmp_path, record_property):
     record_property("faults", 1)
 
 
+@pytest.mark.fault("the clock set back (simulated)")
 def test_the_clock_is_set_back(tmp_path, monkeypatch, record_property):
     """the clock set back by years (simulated: Python's clocks are replaced)"""
     undisturbed = draw(toy_posterior(), toy_data(), steps=40, **OPTIONS)
@@ -195,6 +201,7 @@ def signalled(path, owner, name, number, call):
     draw(toy_posterior(), toy_data(), steps=20, out=path, **{**OPTIONS, "checkpoint_steps": 4})
 
 
+@pytest.mark.fault("SIGTERM or Ctrl-C, in every phase")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_signals_in_any_phase(tmp_path, phase, number, record_property):
@@ -228,6 +235,7 @@ def explode(sampler, name, value):
     return {"sampler": sampler, "callbacks": [at_12]}
 
 
+@pytest.mark.fault("NaN, infinity, overflow in momentum or thermostat")
 @pytest.mark.parametrize(
     ("name", "value"), [("momentum", math.inf), ("thermostat", math.nan), ("thermostat", -1e4), ("momentum", 1e38)]
 )
@@ -250,6 +258,7 @@ def test_an_exploding_thermostat(tmp_path, kind, name, value, record_property):
     record_property("faults", 1)
 
 
+@pytest.mark.fault("NaN or infinity in a batch")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_batch_that_is_not_finite(tmp_path, value, record_property):
     """NaN and infinity in a batch"""
@@ -297,6 +306,7 @@ class Fragile(TensorDataset):
         return super().__getitem__(index)
 
 
+@pytest.mark.fault("a DataLoader worker that dies or fails")
 @pytest.mark.parametrize("how", ["dies", "fails"])
 def test_a_worker_of_the_data_loader(tmp_path, how, record_property):
     """a worker of the DataLoader that is killed, and one that fails"""

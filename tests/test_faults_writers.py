@@ -7,10 +7,13 @@ import time
 from functools import partial
 
 import pytest
+import torch
 
 import langevin as lv
-from langevin import status, writers
-from tests.helpers import toy_data, toy_posterior
+from langevin import shards, status, writers
+from langevin.store import Store
+from tests import faults
+from tests.helpers import samples_of, toy_data, toy_posterior
 
 draw = partial(lv.sample, progress=False)
 
@@ -40,6 +43,7 @@ def sleep_on(path, held):
         time.sleep(60)
 
 
+@pytest.mark.fault("a killed writer whose children live on")
 def test_a_process_that_is_killed_lets_go_though_its_children_live(tmp_path):
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=sleep_on, args=(tmp_path, there))
@@ -101,3 +105,48 @@ def test_status_shows_steps_rates_and_heartbeats_and_knows_a_clock_that_was_set_
     said = json.loads(pulse.read_text())
     pulse.write_text(json.dumps({**said, "at": time.time() + 500}))
     assert "ahead of this clock, ended" in status.describe(run.path)[1][1][6]
+
+
+def test_reading_while_another_writes_gives_a_consistent_beginning(tmp_path):
+    options = {"steps": 150, "burn_in": 0, "thin": 1, "chains": 2, "mode": "sequential", "checkpoint_steps": 3}
+    whole = samples_of(draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options))
+    path = tmp_path / "r"
+    process = faults.server.Process(
+        target=lv.sample,
+        args=(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2)),
+        kwargs={"out": path, "progress": False, **options},
+    )
+    process.start()
+    lengths = set()
+    while process.is_alive():
+        if (path / "manifest.json").exists():
+            store = Store.open(path)
+            assert store.damaged == {}
+            assert store.missing == []
+            for chain in range(2):
+                records = store.records(chain)
+                assert [record.step for record in records] == list(range(1, len(records) + 1))
+                for record in records[-1:]:
+                    flat = torch.cat([t.flatten().double() for t in store.read(record).values()])
+                    assert torch.equal(flat, whole[chain, record.step])
+            lengths.add(store.kept())
+        process.join(0.005)
+    assert process.exitcode == 0
+    assert len(lengths) > 5  # it was looked at in many states
+
+
+def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
+    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, checkpoint_steps=5, out=tmp_path / "r")
+    look, looks = shards._look, []
+
+    def hasty(path, manifest):
+        index = look(path, manifest)
+        looks.append(index)
+        if len(looks) == 1:
+            index.missing.append((0, 1, 9))
+            index.records.clear()
+        return index
+
+    monkeypatch.setattr(shards, "_look", hasty)
+    assert Store.open(run.path).kept() == len(run)
+    assert len(looks) == 2

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from langevin.bench import scaling
 from langevin.bench.gold import tables
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -18,3 +19,16 @@ def test_the_page_on_networks_was_written_by_its_command():
     page = (DOCS / "networks.md").read_text()
     assert "Written by `langevin bench support`" in page
     assert "| ResNet++-56, width 32 | `resnet++` | 3,412,404 |" in page
+
+
+def test_the_page_on_scaling_has_the_measured_tables():
+    page = (DOCS / "scaling.md").read_text()
+    written = scaling.tables(json.loads((DOCS / "scaling" / "results.json").read_text()))
+    for name, table in written.items():
+        assert f"<!-- {name} -->\n{table}<!-- end -->" in page
+    assert "| `kill -9` at a random moment |" in written["faults"]
+    assert all(row["tried"] == row["survived"] > 0 for row in scaling_faults().values())
+
+
+def scaling_faults():
+    return json.loads((DOCS / "scaling" / "results.json").read_text())["faults"]

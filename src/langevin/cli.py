@@ -239,6 +239,20 @@ def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> No
     write_support(out, typer.echo)
 
 
+@bench.command()
+def scaling(
+    out: Annotated[Path, typer.Option(help="Where results and tables go.")],
+    page: Annotated[Path | None, typer.Option(help="The page that has the tables.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="The JUnit file of a run of the tests of faults.")] = None,
+) -> None:
+    """What two processes cost and save here, and the faults that were survived."""
+    from langevin.bench.scaling import refresh, write_scaling
+
+    write_scaling(out, faults, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
 @app.command()
 def cite(what: Annotated[str, typer.Argument(help="A method's name or the directory of a run.")]) -> None:
     """The BibTeX entry of a method."""

@@ -104,6 +104,7 @@ def perturbed(out):
     return sampled(out, callbacks=[perturb])
 
 
+@pytest.mark.fault("replicas that drift apart")
 def test_replicas_that_drift_apart_stop_the_run_with_both_hashes(tmp_path):
     said = launch(perturbed, 2, tmp_path / "r")
     hashes = {text.partition("weights are ")[2].partition(". ")[0] for text in said}
@@ -135,6 +136,7 @@ def interrupted(out, number):
     return sampled(out, callbacks=[stop])
 
 
+@pytest.mark.fault("a signal to one of two replicas")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_a_signal_to_one_of_two_replicas(tmp_path, number):
     first, second = launch(interrupted, 2, tmp_path / "r", number)
@@ -167,6 +169,7 @@ def test_extended_and_continued_on_another_number_of_processes(tmp_path):
         resume(tmp_path / "r", toy_posterior(), toy_data(), chains=3)
 
 
+@pytest.mark.fault("an extension by chains that fails")
 def test_an_extension_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch):
     draw(toy_posterior(), toy_data(), SGHMC, chains=2, mode="sequential", out=tmp_path / "r", **OPTIONS)
     zeros = {name: torch.zeros_like(t) for name, t in toy_model().state_dict().items()}

@@ -39,6 +39,7 @@ def torchrun(folder, *words):
     return done.stdout
 
 
+@pytest.mark.fault("a worker killed under torchrun --max-restarts")
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["chains=2,data=1", "chains=1,data=2"])
 def test_a_worker_that_is_killed_is_restarted_and_goes_on(tmp_path, mesh, monkeypatch, record_property):

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_million_steps_of_four_vectorised_chains(tmp_path, record_property):
     run = lv.sample(
         posterior,
         (x, y),
-        partial(lv.SGHMC, lr=2e-3),
+        partial(lv.SGHMC, lr=1e-2),
         batch_size=40,
         steps=STEPS,
         burn_in=STEPS // 100,
@@ -54,7 +55,7 @@ def test_a_million_steps_of_four_vectorised_chains(tmp_path, record_property):
         progress=False,
         callbacks=[look],
     )
-    seconds = [b[1] - a[1] for a, b in zip(marks, marks[1:], strict=False)]
+    seconds = [b[1] - a[1] for a, b in pairwise(marks)]
     memory = [mark[2] for mark in marks]
     record_property("steps", STEPS)
     record_property("seconds of processor time per 1000 steps", round(sum(seconds) / (STEPS * 0.95) * 1000, 3))
@@ -66,7 +67,7 @@ def test_a_million_steps_of_four_vectorised_chains(tmp_path, record_property):
     assert memory[-1] - memory[4] < 10  # of 300: a record of a sample is a kilobyte, and there are 3000 more
     assert 0.75 < halves[1] / halves[0] < 1.33
     draws = torch.stack([torch.stack([s["weight"].flatten() for s in run.chain(c)]) for c in range(4)]).double()
-    # samples are 1000 steps apart, hundreds of relaxation times: independent but for rounding
+    # samples are 1000 steps apart, and the weights forget in about 20: these are independent
     count = draws.shape[0] * draws.shape[1]
     error = (covariance.diag() / count).sqrt()
     assert bool(((draws.mean((0, 1)) - mean).abs() < 5 * error).all())
