@@ -1,5 +1,6 @@
 """Files that are not what they were: named, refused, the rest usable; and nothing read from the disk is believed."""
 
+import errno
 import json
 import os
 import shutil
@@ -141,6 +142,20 @@ def test_a_manifest_can_be_written_in_another_layout(path):
     file = path / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()), indent=1, sort_keys=True))
     assert verify(path).problems == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_file_that_the_system_does_not_give_is_not_taken_for_one_that_is_not_there(path, monkeypatch, number):
+    """safetensors says "no such file" of each of these."""
+
+    def refuse(file, *mode):
+        if "chain-0001" in str(file):
+            raise OSError(number, os.strerror(number), str(file))
+        return open(file, *mode)
+
+    monkeypatch.setattr(disk, "open", refuse, raising=False)
+    with pytest.raises(lv.RunError, match=f"can't be read: {os.strerror(number)}"):
+        Store.open(path)
 
 
 def test_samples_that_were_set_aside_are_not_there_but_the_run_goes_on(path):

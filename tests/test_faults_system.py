@@ -103,17 +103,20 @@ def test_a_directory_that_becomes_read_only(tmp_path, record_property):
 
 def exhausted(path):
     """Sample, and from step 25 on have no free file descriptor."""
-    taken = []
+    taken, manifest = [], {}
 
     def take_all(moment):
+        if moment.step == 24:
+            manifest.update(Store.open(path).manifest)
         if moment.step == 25:
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
             with suppress(OSError):
                 while True:
                     taken.append(os.dup(0))
         if moment.step == 26:
-            with pytest.raises(lv.RunError, match="can't be read: .*Too many open files"):
-                Store.open(path)  # not called damaged, though it can't be read
+            for use in (lambda: Store.open(path), lambda: Store(path, manifest)):
+                with pytest.raises(lv.RunError, match="can't be read: .*Too many open files"):
+                    use()  # its samples are neither called damaged nor left out
 
     try:
         draw(toy_posterior(), toy_data(), steps=60, out=path, callbacks=[take_all], **OPTIONS)
@@ -256,6 +259,21 @@ def test_an_exploding_thermostat(tmp_path, kind, name, value, record_property):
         if step <= 12:
             assert torch.equal(sample, expected[chain, step])
     record_property("faults", 1)
+
+
+@pytest.mark.parametrize("name", ["momentum", "thermostat"])
+def test_a_momentum_that_is_not_finite_never_enters_a_checkpoint(tmp_path, name):
+    def explode(moment):
+        if moment.step == 12:
+            next(iter(moment.sampler.state.values()))[name][0] = math.inf
+            raise KeyboardInterrupt  # the loop saves on its way out; every weight is still finite
+
+    options = OPTIONS | {"sampler": partial(lv.SGNHT, lr=1e-3)}
+    with pytest.raises(KeyboardInterrupt):
+        draw(toy_posterior(), toy_data(), steps=20, out=tmp_path / "r", callbacks=[explode], **options)
+    assert Store.open(tmp_path / "r").checkpoint_steps() == {0: 10}
+    undisturbed = draw(toy_posterior(), toy_data(), steps=20, **options)
+    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), toy_data()))
 
 
 @pytest.mark.fault("NaN or infinity in a batch")

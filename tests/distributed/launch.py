@@ -15,9 +15,10 @@ def launch(function, size, *args, **options):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    done = context.Event()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], function, args, options))
+        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], done, function, args, options))
         for rank in range(size)
     ]
     for process, (_, end) in zip(processes, pipes, strict=True):
@@ -30,6 +31,7 @@ def launch(function, size, *args, **options):
             if end.poll(120):
                 result = end.recv()
         results.append(result)
+    done.set()
     for process in processes:
         process.join(20)
         if process.is_alive():
@@ -37,7 +39,7 @@ def launch(function, size, *args, **options):
     return results
 
 
-def _run(rank, size, port, pipe, function, args, options):
+def _run(rank, size, port, pipe, done, function, args, options):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -46,4 +48,5 @@ def _run(rank, size, port, pipe, function, args, options):
         pipe.send(function(*args, **options))
     except BaseException as error:
         pipe.send(f"{type(error).__name__}: {error}")
+    done.wait(2.0)  # the first process is the meeting place of all: the others may not have come that far yet
     os._exit(0)

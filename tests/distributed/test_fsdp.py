@@ -12,7 +12,15 @@ from langevin.samplers import METHODS
 from tests.distributed.launch import launch
 from tests.helpers import toy_data, toy_model, toy_posterior
 
-PRIOR = {"0.*": lv.Gaussian(0.5), "*.bias": lv.Laplace(2.0), "*": lv.StudentT(3.0)}
+
+class Bare:
+    """A prior of the user's without a constant: on shards its value is a partial sum."""
+
+    def log_prob(self, parameter):
+        return -parameter.pow(4).sum()
+
+
+PRIOR = {"0.weight": lv.Gaussian(0.5), "0.bias": lv.StudentT(3.0), "2.bias": lv.Laplace(2.0), "*": Bare()}
 ELEMENTWISE = [name for name in METHODS if METHODS[name].sampler.elementwise]
 
 
@@ -24,7 +32,7 @@ def joined():
 
 
 def trained(name, shard, steps=12):
-    """The weights after some steps of the user's own loop; each process sees its part of every batch."""
+    """The weights after some steps of the user's own loop, and their log prior; a process sees its part of a batch."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -47,7 +55,7 @@ def trained(name, shard, steps=12):
     momentum = [s["momentum"] for s in sampler.state.values() if "momentum" in s]
     if shard and momentum:
         assert momentum[0].to_local().shape == next(model.parameters()).to_local().shape  # the state is sharded too
-    return [p.detach().clone().numpy() for p in whole]
+    return [p.detach().clone().numpy() for p in (*whole, posterior.log_prior())]
 
 
 @pytest.mark.parametrize("name", [n if n == "sghmc" else pytest.param(n, marks=pytest.mark.slow) for n in ELEMENTWISE])
@@ -57,7 +65,7 @@ def test_sharded_parameters_move_like_whole_ones(name):
         for result in launch(trained, processes, name, True):
             assert not isinstance(result, str), result
             for a, b in zip(result, whole, strict=True):
-                torch.testing.assert_close(torch.from_numpy(a), torch.from_numpy(b), atol=2e-5, rtol=2e-5)
+                torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), atol=2e-5, rtol=2e-5)
 
 
 def refused():
