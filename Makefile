@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench reproduce clean
+.PHONY: demo test test-slow lint bench faults reproduce clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -27,6 +27,13 @@ bench: .venv/ready-test
 
 reproduce: .venv/ready
 	$(BIN)/langevin reproduce all --scale quick
+
+# every fault, tried; the figures go into docs/scaling.md
+faults: .venv/ready-test
+	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
+		tests/test_faults_files.py tests/test_faults_writers.py tests/test_faults_killed.py tests/test_faults_system.py \
+		tests/distributed
+	$(BIN)/langevin bench scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

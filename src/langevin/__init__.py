@@ -8,6 +8,7 @@ from langevin._version import __version__
 from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
 from langevin.distil import Distilled, distil
+from langevin.distributed import Mesh
 from langevin.evaluation.attacks import FGSM, PGD
 from langevin.evaluation.compare import Comparison, compare
 from langevin.fitted import Fit
@@ -77,6 +78,7 @@ __all__ = [
     "LaplaceApproximation",
     "LowRank",
     "MeanField",
+    "Mesh",
     "Moment",
     "PerParameter",
     "Posterior",

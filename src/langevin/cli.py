@@ -20,8 +20,9 @@ from langevin._version import __version__
 from langevin.approximation import Method
 from langevin.cli_live import Log, Validation, logging
 from langevin.cli_report import evaluate, report
+from langevin.distributed import says_something
 from langevin.fitted import METHODS as FITTED
-from langevin.named import build, imported
+from langevin.named import build, imported, recipe_of
 from langevin.posterior import Posterior
 from langevin.samplers import METHODS
 from langevin.schedules import cyclical
@@ -147,6 +148,12 @@ def sample(
     float16: Annotated[bool, typer.Option(help="Store samples in half the space.")] = False,
     log: Log = None,
     validation: Validation = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="Under torchrun: processes for chains and for parts of batches, chains=2,data=2.")
+    ] = None,
+    resume_if_there: Annotated[
+        bool, typer.Option("--resume-if-there", help="Continue the run if the directory holds it already.")
+    ] = False,
     model_option: Options = None,
     data_option: Options = None,
     sampler_option: Options = None,
@@ -158,6 +165,8 @@ def sample(
         langevin sample --model mlp --data digits --sampler sgld --lr 0.1 --out runs/digits
 
         langevin sample --model mypackage.nets:make --data mypackage.data:train --lr 0.01 --out runs/mine
+
+        torchrun --nproc-per-node 4 -m langevin sample … --chains 2 --mesh chains=2,data=2
 
     Ctrl-C leaves a run that `langevin resume` continues.
     """
@@ -189,8 +198,11 @@ def sample(
             float16=float16,
             callbacks=callbacks,
             tags={"command": recipe},
+            mesh=mesh,
+            resume_if_there=resume_if_there,
         )
-    typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
+    if says_something():
+        typer.echo(f"{len(run)} samples in {out}; temperature {run.temperature()}.")
 
 
 @app.command()
@@ -263,20 +275,23 @@ def resume(
     device: Device = None,
     log: Log = None,
     validation: Validation = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Call the functions (module:function) that the run names; they are yours.")
+    ] = False,
+    chains: Annotated[int | None, typer.Option(help="Add chains: the new total.")] = None,
+    mesh: Annotated[str | None, typer.Option(help="Under torchrun, as in `langevin sample`.")] = None,
 ) -> None:
     """Continue a run that `langevin sample` or `langevin fit` began, exactly where its last checkpoint left it."""
     from langevin.fitted import Fit
     from langevin.fitting import resume as go_on
 
-    recipe = Store.open(path).manifest["tags"].get("command")
-    if recipe is None:
-        raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
+    recipe = recipe_of(path, trust)
     posterior, train = build(recipe)
     with logging(log, posterior, path, recipe, validation, begun=True) as callbacks:
-        run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks)
+        run = go_on(path, posterior, train, steps=steps, device=device, callbacks=callbacks, chains=chains, mesh=mesh)
     if isinstance(run, Fit):
         typer.echo(f"{run.method!r} in {path}, after {len(run.snapshots)} snapshots.")
-    else:
+    elif says_something():
         typer.echo(f"{len(run)} samples in {path}; temperature {run.temperature()}.")
 
 
@@ -337,6 +352,20 @@ def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> No
     write_support(out, typer.echo)
 
 
+@bench.command()
+def scaling(
+    out: Annotated[Path, typer.Option(help="Where results and tables go.")],
+    page: Annotated[Path | None, typer.Option(help="The page that has the tables.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="The JUnit file of a run of the tests of faults.")] = None,
+) -> None:
+    """What two processes cost and save here, and the faults that were survived."""
+    from langevin.bench.scaling import refresh, write_scaling
+
+    write_scaling(out, faults, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
 @app.command()
 def cite(what: Annotated[str, typer.Argument(help="A method's name or the directory of a run.")]) -> None:
     """The BibTeX entry of a method."""
@@ -349,24 +378,39 @@ def cite(what: Annotated[str, typer.Argument(help="A method's name or the direct
 
 @app.command()
 def status(path: Annotated[Path, typer.Argument(help="The directory of the run.")]) -> None:
-    """How far a run is: steps, samples, temperature, of each chain."""
-    from langevin.diagnostics.temperature import mean_and_error
+    """How far a run is: steps, samples, temperature, rate and last sign of life, of each chain."""
+    from langevin.status import describe
 
-    store = Store.open(path)
-    plan, at = store.manifest["plan"], store.checkpoint_steps()
-    recipe = store.manifest.get("method") or store.manifest["sampler"]
-    recipe = recipe or {"name": "a sampler of its user's", "options": {}}
-    options = ", ".join(f"{name}={value}" for name, value in recipe["options"].items())
-    typer.echo(f"{recipe['name']}({options}), begun {store.manifest['created']}, {plan['mode']}")
-    lines = [("chain", "step", "of", "samples", "temperature")]
-    for chain in range(plan["chains"]):
-        records = store.records(chain)
-        heat = mean_and_error([record.notes.get("temperature", float("nan")) for record in records])
-        step, count = str(at.get(chain, 0)), str(len(records))
-        lines.append((str(chain), step, str(plan["steps"]), count, str(heat) if records else "unknown"))
-    typer.echo(_columns(lines))
-    for damaged, why in store.damaged.items():
-        typer.echo(f"damaged: {damaged} ({why})")
+    title, rows, remarks = describe(path)
+    typer.echo(title)
+    typer.echo(_columns(rows))
+    for remark in remarks:
+        typer.echo(remark)
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="The directory of the run.")],
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Move damaged files of samples to RUN/damaged; the rest is then usable.")
+    ] = False,
+    accept_manifest: Annotated[
+        bool, typer.Option("--accept-manifest", help="Sign a manifest that you edited by hand, and answer for it.")
+    ] = False,
+) -> None:
+    """Read every file of a run and compare its checksum; the exit code is 1 if something is wrong."""
+    from langevin import verify as look
+
+    if accept_manifest:
+        look.accept_manifest(path)
+    report = look.verify(path)
+    for problem in report.problems:
+        typer.echo(problem)
+    typer.echo(f"{report.files} files, {report.samples} whole samples, {len(report.problems)} problems.")
+    if set_aside and report.damaged:
+        typer.echo(f"{len(report.damaged)} files were moved to {look.set_aside(path, report)}.")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 def _recipe(

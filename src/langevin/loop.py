@@ -14,10 +14,11 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
-from langevin import preflight
+from langevin import distributed, preflight
+from langevin import manifest as manifests
 from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
+from langevin.disk import dtype_of
+from langevin.distributed import Mesh
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
 from langevin.plan import Cadence, Moment, Notes, Plan
@@ -73,6 +77,8 @@ def sample(
     float16: bool = False,
     keep_last: int | None = None,
     tags: Mapping[str, Any] | None = None,
+    mesh: Mesh | str | None = None,
+    resume_if_there: bool = False,
 ) -> Run:
     """Draw samples of the posterior. The posterior's own model is left as it is.
 
@@ -103,10 +109,14 @@ def sample(
         float16: store samples in half the space.
         keep_last: keep only the last so many samples of each chain.
         tags: anything of yours, made of what JSON has, to stand in the manifest.
+        mesh: how the processes that torchrun launched share the work, "chains=2,data=2"; by default as many as divide
+            the chains have chains of their own, and the rest share the batches. Callbacks are called in each.
+        resume_if_there: continue the run if `out` holds this very run already, so that a command which is simply
+            repeated (by torchrun, Slurm, Kubernetes) goes on.
     """
+    preflight.refuse_shards(posterior)
     posterior = copy.deepcopy(posterior)
-    if device is not None:
-        posterior.to(device)
+    place = _placed(posterior, mesh, chains, device)
     batches = as_batches(data, batch_size, seed, _device(posterior))
     if isinstance(init, Mapping):  # frozen parameters start there too
         load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
@@ -128,12 +138,28 @@ def sample(
         accumulate=accumulate,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
     )
-    workshop = _Workshop(posterior, batches, sampler, schedule, plan)
+    if resume_if_there and out is not None and place.first(partial(manifests.there, Path(out))):
+        return _repeated(
+            plan,
+            out,
+            posterior,
+            data,
+            sampler=sampler,
+            schedule=schedule,
+            callbacks=callbacks,
+            progress=progress,
+            checkpoint_steps=checkpoint_steps,
+            checkpoint_seconds=checkpoint_seconds,
+            init=init,
+            mesh=place.mesh,
+        )
+    workshop = _Workshop(posterior, batches, sampler, schedule, plan, place)
     preflight.check_schedule(schedule, workshop.probe(), plan)
     preflight.check_adaptation(workshop.probe(), plan)
+    preflight.check_mesh(posterior, workshop.probe(), place, out)
     starts = [starting_weights(init, chain, posterior) for chain in range(chains)]
     with preflight.generators_kept():
-        chosen, why = workshop.choose(mode, starts)
+        chosen, why = place.first(lambda: workshop.trial().choose(mode, starts))
     workshop.plan = replace(plan, mode=chosen)
     manifest = _manifest(workshop, float16, keep_last, tags)
     cadence = Cadence(checkpoint_steps, checkpoint_seconds)
@@ -225,20 +251,25 @@ def _begin(
     why: str,
 ) -> Run:
     """Write the checkpoint of step 0, and go on from there."""
-    posterior, plan = workshop.posterior, workshop.plan
+    posterior, plan, place = workshop.posterior, workshop.plan, workshop.place
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
-    store = Store.create(path, manifest)
-    preflight.refuse_if_too_large(store, plan)
-    if progress:
-        _announce(store, plan, why)
-    with preflight.generators_kept(), store.writing():
+
+    def create() -> Store:
+        store = Store.create(path, manifest)
+        preflight.refuse_if_too_large(store, plan)
+        if progress:
+            _announce(store, plan, why)
+        return store
+
+    def begin(store: Store) -> None:
         store.write_fixed(posterior.fixed_tensors())
-        for numbers in workshop.together([0] * plan.chains):
-            group = workshop.chains(numbers, [starts[n] for n in numbers])
-            _save(store, group, [Notes() for _ in numbers])
+        _save_starts(store, workshop, dict(enumerate(starts)))
         store.write_manifest()  # last: a directory with a manifest is a run that can go on
+
+    with preflight.generators_kept(), _holding(path, place, plan.chains, create, begin) as store:
         _go_on(store, workshop, callbacks, progress, cadence)
-    return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
+    scratch = Scratch(path) if out is None else None
+    return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
 
 
 def resume(
@@ -254,22 +285,33 @@ def resume(
     progress: bool = True,
     checkpoint_steps: int | None = None,
     checkpoint_seconds: float = 30.0,
+    chains: int | None = None,
+    init: Init = None,
+    mesh: Mesh | str | None = None,
 ) -> Run:
     """Continue a run from its last checkpoint, to `steps` in all (by default as many as were planned).
 
     It goes on exactly as if it had never stopped: the samples are bit for bit those of an undisturbed run in the same
     environment, and a difference of environment is said. The sampler and the schedule are known from the run unless
     they were functions of the user's, which must then be given again.
+
+    With `chains` larger than before, chains are added; they start at `init` (as in `sample`: the weights of the model
+    that is given, if None) and are those of a run that had so many from the beginning. The processes (`mesh`) need
+    not be as many as before.
     """
+    scratch = Scratch.of(path)  # held from here on, so that a run without `out` outlives its first object
     store = Store.open(path)
     manifest = store.manifest
     posterior = copy.deepcopy(posterior)
-    if device is not None:
-        posterior.to(device)
-    plan = Plan(**manifest["plan"])
+    manifests.require(store.path, manifest)
+    plan = _planned(store)
+    before = plan.chains
+    place = _placed(posterior, mesh, chains or before, device)
+    if chains is not None and chains < before:
+        raise ValueError(f"chains can't shrink: the run has {before}, given chains={chains}.")
     if steps is not None and steps < plan.steps:
         raise ValueError(f"steps is the new total and can't shrink: {plan.steps} were planned, given steps={steps}.")
-    plan = replace(plan, steps=steps or plan.steps)
+    plan = replace(plan, steps=steps or plan.steps, chains=chains or before)
     batches = as_batches(data, plan.batch_size, plan.seed, _device(posterior))
     workshop = _Workshop(
         posterior,
@@ -277,21 +319,100 @@ def resume(
         sampler or _known(manifest, "sampler", path),
         schedule or (None if manifest["schedule"] is False else _known(manifest, "schedule", path)),
         plan,
+        place,
     )
     preflight.check_same(store, posterior, batches)
     preflight.check_same_sampler(store, sampler, schedule)
-    preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    try:
+        preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise RunError(f"The sampler or the schedule of {path} can't be made with its options: {error}.") from error
+    preflight.check_mesh(posterior, workshop.probe(), place, path)
     preflight.refuse_if_too_large(store, plan)
     load_tensors(posterior, store.fixed())
-    here = environment(_device(posterior))
+    starts = {chain: starting_weights(init, chain, posterior) for chain in range(before, plan.chains)}
+    here = environment(_device(posterior)) | {"replicas": place.mesh.data}
     preflight.warn_of_differences(manifest["environment"], here, batches)
-    with preflight.generators_kept(), store.writing():
+
+    def amend(store: Store) -> None:
         store.refresh()  # another process may have written since
-        manifest["plan"] = asdict(plan)
-        manifest["resumed"].append({"at": _now(), "environment": here})
+        if starts:
+            store.drop_checkpoints(starts)  # of an attempt to add chains that failed
+            _save_starts(store, workshop, starts)
+        store.manifest["plan"] = asdict(plan)
+        store.manifest["resumed"].append({"at": _now(), "environment": here})
         store.write_manifest()
+
+    with preflight.generators_kept(), _holding(store.path, place, plan.chains, lambda: store, amend) as store:
         _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
+
+
+def _placed(
+    posterior: Posterior, mesh: Mesh | str | None, chains: int, device: torch.device | str | None
+) -> distributed.Place:
+    """Where this process stands; the posterior goes to its device."""
+    wanted = _device(posterior) if device is None else torch.device(device)
+    place = distributed.place(mesh, chains, wanted.type)
+    posterior.to(place.device(wanted))
+    return place
+
+
+@contextmanager
+def _holding(
+    path: Path, place: distributed.Place, chains: int, opened: Callable[[], Store], change: Callable[[Store], None]
+) -> Iterator[Store]:
+    """Let one process change the run as a whole; then every one holds the chains that it writes."""
+    if place.alone:
+        store = opened()
+        with store.writing():
+            change(store)
+            yield store
+        return
+
+    def lead() -> None:
+        store = opened()
+        with store.writing():
+            change(store)
+
+    place.first(lead)
+    store = Store.open(path)
+    with store.writing(place.chains_of(chains)) if place.writes else nullcontext():
+        yield store
+
+
+def _finished(store: Store, place: distributed.Place, predictor: Predictor, scratch: Scratch | None) -> Run:
+    """The run with the samples of all processes."""
+    if not place.alone:
+        place.wait_for_all()
+        store.refresh()
+    return Run(store, predictor, scratch=scratch)
+
+
+def _repeated(plan: Plan, path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
+    """Continue the run that a repeated call finds, if it is the one that the call describes."""
+    saved = _planned(Store.open(path))
+    mine, its = asdict(plan), asdict(saved)
+    if different := [name for name in mine if name not in ("steps", "chains", "mode") and mine[name] != its[name]]:
+        name = different[0]
+        raise RunError(
+            f"{path} holds another run: its {name} is {its[name]}, given {mine[name]}. Choose another directory: "
+            f"out={str(path) + '-2'!r}."
+        )
+    return resume(
+        path, posterior, data, steps=max(plan.steps, saved.steps), chains=max(plan.chains, saved.chains), **options
+    )
+
+
+def _save_starts(store: Store, workshop: _Workshop, starts: Mapping[int, Weights]) -> None:
+    """Write the checkpoints of step 0, each file for chains that will advance together."""
+    for block in workshop.place.blocks(workshop.plan.chains):
+        new = [chain for chain in block if chain in starts]
+        for together in workshop.together([0] * len(new)):
+            numbers = [new[n] for n in together]
+            group = workshop.chains(numbers, [starts[n] for n in numbers])
+            group.leads = True
+            _save(store, group, [Notes() for _ in numbers])
 
 
 @dataclass
@@ -303,6 +424,12 @@ class _Workshop:
     sampler: MakeSampler
     schedule: MakeScheduler | None
     plan: Plan
+    place: distributed.Place = distributed.ALONE
+
+    def trial(self) -> _Workshop:
+        """The work of the first process, without the others."""
+        mine = replace(self.plan, chains=len(self.place.blocks(self.plan.chains)[0]))
+        return replace(self, plan=mine, place=distributed.ALONE)
 
     def probe(self) -> Sampler:
         """A sampler that is only looked at."""
@@ -321,8 +448,9 @@ class _Workshop:
             self.sampler,
             self.schedule,
             seed=self.plan.seed,
-            autocast=None if self.plan.autocast is None else getattr(torch, self.plan.autocast),
+            autocast=None if self.plan.autocast is None else dtype_of(self.plan.autocast),
             accumulate=self.plan.accumulate,
+            replicas=self.place.replicas,
         )
 
     def together(self, steps: Sequence[int]) -> list[list[int]]:
@@ -361,23 +489,47 @@ def _go_on(store: Store, workshop: _Workshop, callbacks: Callbacks, progress: bo
     """Take every chain from its checkpoint to the end of the plan."""
     plan = workshop.plan
     at = store.checkpoint_steps()
-    if missing := [chain for chain in range(plan.chains) if chain not in at]:
+    if missing := list(islice((chain for chain in range(plan.chains) if chain not in at), 10)):
         raise RunError(f"{store.path} has no checkpoint of the chains {missing}, so they can't go on.")
-    groups = workshop.together([at[chain] for chain in range(plan.chains)])
+    mine = workshop.place.chains_of(plan.chains)
+    groups = [[mine[n] for n in together] for together in workshop.together([at[chain] for chain in mine])]
+    progress = progress and workshop.place.leads
     with Interrupt() as interrupt, _bar(plan.steps * len(groups), progress) as bar:
         for numbers in groups:
             bar.update(at[numbers[0]])
             if at[numbers[0]] == plan.steps:
                 continue
-            checkpoints = [store.checkpoint(n) for n in numbers]
-            starts = [
-                {name: checkpoint.tensors[f"weights/{name}"] for name in store.manifest["tensors"]}
-                for checkpoint in checkpoints
-            ]
-            group = workshop.chains(numbers, starts)
-            group.restore(checkpoints)
-            notes = [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+            group, notes = _restored(store, workshop, numbers)
             _advance(store, group, notes, plan, callbacks, bar, cadence, interrupt)
+
+
+def _restored(store: Store, workshop: _Workshop, numbers: list[int]) -> tuple[Chains, list[Notes]]:
+    """Chains as their checkpoints left them, and what was noted since their last samples."""
+    checkpoints = [store.checkpoint(n) for n in numbers]
+    with _fitting(store, numbers):
+        shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
+        starts = [
+            {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
+            for checkpoint in checkpoints
+        ]
+    group = workshop.chains(numbers, starts)
+    with _fitting(store, numbers):
+        group.restore(checkpoints)
+        return group, [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+
+
+@contextmanager
+def _fitting(store: Store, numbers: list[int]) -> Iterator[None]:
+    """Whatever goes wrong inside means that a checkpoint is not of this model and sampler."""
+    try:
+        yield
+    except RunError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
+        raise RunError(
+            f"The checkpoint of the chains {numbers} in {store.path} does not fit this model and sampler, so they "
+            f"can't go on from it ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _advance(
@@ -405,6 +557,8 @@ def _advance(
                 raise Diverged(f"{_divergence(group.numbers[0], 'it diverged', group, store)} {error}") from None
             if group.step == plan.burn_in and plan.freeze:
                 group.sampler.freeze()
+            if plan.keeps(group.step) or group.step % 100 == 0 or group.step == plan.steps:
+                group.check_replicas()
             if plan.keeps(group.step):
                 _keep(store, group, notes, lr)
             whole = True
@@ -415,10 +569,11 @@ def _advance(
                     Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats)
                 )
             bar.update()
+            store.beat(group.numbers, group.step)
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
                 bar.set_postfix_str(_state_of_affairs(store, group, losses, notes), refresh=False)
-            if interrupt.requested:
+            if group.agree(interrupt.requested):
                 raise interrupt.exception()
         _save(store, group, notes)
     except (Diverged, RunError):
@@ -461,18 +616,22 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
 def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:
     for index, chain in enumerate(group.numbers):
         try:
-            store.add(chain, group.step, group.sample(index), notes[index].means(lr))
+            if group.leads:
+                store.add(chain, group.step, group.sample(index), notes[index].means(lr))
         except FloatingPointError as error:
             raise Diverged(_divergence(chain, str(error), group, store)) from None
         notes[index] = Notes()
 
 
 def _save(store: Store, group: Chains, notes: list[Notes]) -> None:
-    if not all(bool(p.isfinite().all()) for p in group.params):
-        raise Diverged(_divergence(group.numbers[0], "a weight is not finite", group, store))
-    store.write_checkpoint(
-        {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
-    )
+    if not group.leads:
+        return
+    checkpoints = {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
+    for chain, checkpoint in checkpoints.items():
+        for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
+            if not bool(tensor.isfinite().all()):
+                raise Diverged(_divergence(chain, f"{name} is not finite", group, store))
+    store.write_checkpoint(checkpoints)
 
 
 def _divergence(chain: int, what: str, group: Chains, store: Store) -> str:
@@ -560,7 +719,7 @@ def _manifest(
         "float16": float16,
         "keep_last": keep_last,
         "tensors": _specification(tensors),
-        "environment": environment(_device(posterior)),
+        "environment": environment(_device(posterior)) | {"replicas": workshop.place.mesh.data},
         "resumed": [],
     }
 
@@ -569,13 +728,29 @@ def _specification(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()}
 
 
+def _planned(store: Store) -> Plan:
+    """The plan in a manifest, which may have been written by anyone."""
+    try:
+        plan = Plan(**store.manifest["plan"])
+        if plan.mode not in ("vectorised", "sequential"):
+            raise ValueError(f"mode={plan.mode!r}")
+        if plan.autocast is not None:
+            dtype_of(plan.autocast)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{manifests.file(store.path)} has no plan that can be followed: {error}") from None
+    return plan
+
+
 def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..., Any]:
     if manifest[what] is None:
         raise RunError(
             f"The {what} of {path} was a function that can't be written down; give it again: "
             f"lv.resume({str(path)!r}, posterior, data, {what}=…)."
         )
-    return read_recipe(manifest[what])
+    try:
+        return read_recipe(manifest[what])
+    except ValueError as error:
+        raise RunError(f"The {what} of {path} is not known: {error}") from None
 
 
 def _now() -> str:

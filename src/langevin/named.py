@@ -30,12 +30,45 @@ def load(path: str | Path, model: nn.Module | None = None, likelihood: Likelihoo
     """
     if model is None:
         recipe = Store.open(path).manifest.get("tags", {}).get("command")
-        if recipe is None or ":" in recipe["model"]:
+        if recipe is None or not _is_recipe(recipe) or ":" in recipe["model"]:
             raise RunError(f"{path} does not know its model by name; give it: lv.load({str(path)!r}, model).")
-        model = models.make(recipe["model"], **recipe["made_with"])
+        model = models.make(recipe["model"], **recipe.get("made_with", {}))
     if "method" in Store.open(path).manifest:
         return fitted.load(path, model, likelihood)
     return run.load(path, model, likelihood)
+
+
+def recipe_of(path: str | Path, trust: bool) -> dict[str, Any]:
+    """What the command that began a run said. Functions that it names are called only if the user trusts the run:
+    whoever wrote the manifest chose them.
+    """
+    recipe: dict[str, Any] | None = Store.open(path).manifest.get("tags", {}).get("command")
+    if recipe is None:
+        raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
+    if not _is_recipe(recipe):
+        raise RunError(f"The command in the manifest of {path} is none of langevin's.")
+    own = [recipe[part] for part in ("model", "data") if ":" in recipe[part]]
+    if own and not trust:
+        raise RunError(
+            f"{path} names functions to be called, {' and '.join(own)}. If they are yours, say so: langevin resume "
+            f"{path} --trust."
+        )
+    return recipe
+
+
+def _is_recipe(recipe: Any) -> bool:
+    kinds = {
+        "model": str,
+        "model_options": dict,
+        "data": str,
+        "data_options": dict,
+        "likelihood": str | None,
+        "prior_std": float | int | None,
+        "num_data": int | None,
+        "seed": int,
+    }
+    made_with = recipe.get("made_with", {}) if isinstance(recipe, dict) else None
+    return isinstance(made_with, dict) and all(isinstance(recipe.get(name), kind) for name, kind in kinds.items())
 
 
 def build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:

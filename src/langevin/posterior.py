@@ -18,10 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from langevin import sharding
 from langevin.likelihoods import Likelihood
 from langevin.priors import PerParameter, Prior
 
 _WRAPPERS = ("module.", "_orig_mod.")  # put in front of names by DistributedDataParallel and torch.compile
+_INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # and these within: a compiled or checkpointed block
 
 
 class Hazard(NamedTuple):
@@ -116,7 +118,7 @@ class Posterior(nn.Module):
 
     def log_prior(self) -> Tensor:
         """log p(θ) of the sampled parameters."""
-        terms = [prior.log_prob(getattr(owner, key)) for owner, key, prior in self._terms]
+        terms = [sharding.whole(prior.log_prob(getattr(owner, key))) for owner, key, prior in self._terms]
         return torch.stack(terms).sum()
 
     def sampled_parameters(self) -> dict[str, nn.Parameter]:
@@ -197,6 +199,8 @@ def public_name(name: str) -> str:
     name = name.removeprefix("model.")
     while name.startswith(_WRAPPERS):
         name = name.partition(".")[2]
+    for wrapper in _INSIDE:
+        name = name.replace(f".{wrapper}", ".").removeprefix(wrapper)
     return name
 
 

@@ -55,13 +55,19 @@ def _written(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"preconditioner", "options"}:
-        return getattr(preconditioners, value["preconditioner"])(**value["options"])
+        kind = getattr(preconditioners, value["preconditioner"], None)
+        if not (isinstance(kind, type) and issubclass(kind, preconditioners.Preconditioner)):
+            raise ValueError(f"{value['preconditioner']!r} is no preconditioner.")
+        return kind(**value["options"])
     return value
 
 
 def read_recipe(recipe: dict[str, Any]) -> Callable[..., Any]:
-    """The factory that a recipe names."""
-    factory = _made_from(recipe)
+    """The factory that a recipe names: a sampler, a schedule, nothing else."""
+    try:
+        factory = _made_from(recipe)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        factory = None
     if factory is None:
         raise ValueError(f"{recipe} names nothing that langevin or torch.optim.lr_scheduler has.")
     return factory

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch import Tensor, nn
 
@@ -31,8 +31,16 @@ class NotFinite(RunError):
 class Scratch:
     """A directory that is deleted when no run refers to it any more."""
 
+    _alive: ClassVar[weakref.WeakValueDictionary[Path, Scratch]] = weakref.WeakValueDictionary()
+
     def __init__(self, path: Path) -> None:
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        Scratch._alive[path.resolve()] = self
+
+    @classmethod
+    def of(cls, path: str | Path) -> Scratch | None:
+        """The scratch directory at this path, if it is one, so that another run can refer to it too."""
+        return cls._alive.get(Path(path).resolve())
 
 
 class Run(Diagnosed, Sequence[Sample]):
@@ -201,18 +209,23 @@ def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = Non
     it was not one of the library's.
     """
     store = Store.open(path)
-    return Run(store, fitted_predictor(store, model, likelihood or known_likelihood(store)))
+    likelihood = known_likelihood(store) if likelihood is None else likelihood
+    return Run(store, fitted_predictor(store, model, likelihood), scratch=Scratch.of(path))
 
 
 def known_likelihood(store: Store) -> Likelihood:
     """The likelihood that the run was made with, if it is one of the library's."""
     saved = store.manifest.get("likelihood") or {}
-    if saved.get("name") not in BUILT_IN:
+    made = next((kind for name, kind in BUILT_IN.items() if name == saved.get("name")), None)
+    if made is None:
         raise RunError(
             f"{store.path} was sampled with a likelihood that is not the library's own; give it: "
             f"lv.load({str(store.path)!r}, model, likelihood)."
         )
-    return BUILT_IN[saved["name"]](**saved["options"])
+    try:
+        return made(**saved["options"])
+    except (KeyError, TypeError) as error:
+        raise RunError(f"The likelihood in the manifest of {store.path} can't be made: {error}.") from None
 
 
 def fitted_predictor(store: Store, model: nn.Module, likelihood: Likelihood) -> Predictor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin import noise
+from langevin import noise, sharding
 from langevin.posterior import Posterior, check_precision, checked_num_data
 
 Group = dict[str, Any]
@@ -31,7 +31,9 @@ class Sampler(Optimizer):
     slice a chain, and each slice gets the noise that it would get alone.
     """
 
-    elementwise: ClassVar[bool] = True  # the update treats every weight by itself, so chains can be stacked
+    elementwise: ClassVar[bool] = (
+        True  # the update treats every weight by itself: chains can be stacked, weights sharded
+    )
     constant_rate: ClassVar[bool] = False  # a schedule contradicts the method
     adapts: ClassVar[bool] = False  # until `freeze` is called, its target is biased
     injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
@@ -72,6 +74,11 @@ class Sampler(Optimizer):
             )
         for name in ("seed", "chain"):
             _check_counter(name, group[name])
+        if not self.elementwise and any(sharding.is_sharded(p) for p in group["params"]):
+            raise ValueError(
+                f"{type(self).__name__} looks at whole layers, so it can't move sharded parameters (DTensor); use an "
+                f"element-wise sampler (lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD), or replicas instead of shards."
+            )
         for index, parameter in enumerate(group["params"]):
             check_precision(f"{len(self.param_groups) - 1}.{index}", parameter)
             if not isinstance(group["chain"], int) and parameter.shape[:1] != (len(group["chain"]),):
@@ -157,6 +164,7 @@ class Sampler(Optimizer):
         """
         if params[0].device.type != "cpu" and group["step"] % 100 != 0:
             return
+        params = [sharding.local(p) for p in params]
         norms = torch._foreach_norm(params)
         if not math.isfinite(float(torch.stack([norm.cpu().double() for norm in norms]).sum())):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
@@ -169,7 +177,7 @@ class Sampler(Optimizer):
         """The group and the place in it, or the name if the constructor was given named parameters."""
         for index, group in enumerate(self.param_groups):
             for place, other in enumerate(group["params"]):
-                if other is parameter:
+                if sharding.local(other).data_ptr() == parameter.data_ptr():
                     name = f" ({group['param_names'][place]!r})" if "param_names" in group else ""
                     return f"{place} of group {index}{name}"
         return "?"
@@ -181,6 +189,8 @@ def _draw(group: Group, position: int) -> list[Tensor]:
     chains = group["chain"] if stacked else (group["chain"],)
     params = group["params"]
     alike = len({(p.dtype, p.device) for p in params}) == 1
+    if any(sharding.is_sharded(p) for p in params):
+        return _draw_shards(group, position)
     stretches = [params] if alike else [[p] for p in params]  # same numbers either way, fewer calls where they can be
     drawn: list[Tensor] = []
     for stretch in stretches:
@@ -201,6 +211,22 @@ def _draw(group: Group, position: int) -> list[Tensor]:
         pieces = torch.split(flat, sizes, dim=-1)
         drawn += [piece.reshape(p.shape) for piece, p in zip(pieces, stretch, strict=True) if p.grad is not None]
         position += sum(sizes)
+    return drawn
+
+
+def _draw_shards(group: Group, position: int) -> list[Tensor]:
+    """η for parameters that are distributed over processes: each draws what belongs to its shard, the same numbers
+    that those weights would get if the parameter were whole.
+    """
+    draw = partial(noise.normal, seed=group["seed"], chain=group["chain"], step=group["step"])
+    drawn = []
+    for p in group["params"]:
+        if p.grad is not None:
+            part = sharding.local(p)
+            first = position + (sharding.start(p) if sharding.is_sharded(p) else 0)
+            eta = draw(part.numel(), start=first, dtype=p.dtype, device=part.device)
+            drawn.append(sharding.alike(eta, p) if sharding.is_sharded(p) else eta.view(p.shape))
+        position += p.numel()
     return drawn
 
 
