@@ -8,9 +8,11 @@ import langevin as lv
 from langevin.diagnostics.curvature import conditioning
 
 
-def regression(scales, n=200):
-    """Inputs with XᵀX/n = diag(scales²), unit noise: the Fisher matrix is diag(scales²)."""
+def regression(scales, n=200, turned=False):
+    """Inputs with XᵀX/n = diag(scales²), or that turned, and unit noise: it is the Fisher matrix."""
     x = torch.linalg.qr(torch.randn(n, len(scales), dtype=torch.float64)).Q * math.sqrt(n) * torch.tensor(scales)
+    if turned:
+        x = x @ torch.linalg.qr(torch.randn(len(scales), len(scales), dtype=torch.float64)).Q
     posterior = lv.Posterior(nn.Linear(len(scales), 1, bias=False), lv.GaussianNoise(1.0), lv.Gaussian(), num_data=n)
     return posterior, (x.float(), (x @ torch.ones(len(scales), 1).double()).float())
 
@@ -25,7 +27,7 @@ def test_the_condition_of_a_known_fisher():
 
 
 def test_the_right_preconditioner_makes_it_one():
-    posterior, data = regression([1.0, 10.0, 3.0])
+    posterior, data = regression([1.0, 10.0, 3.0], turned=True)
     for preconditioner in (lv.Fisher(damping=1e-8), lv.KFAC(damping=1e-8)):
         found = conditioning(posterior, data, preconditioner=preconditioner, damping=1e-8)
         # K-FAC averages over mini-batches of 128, the Fisher sees all 200

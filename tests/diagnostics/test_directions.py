@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.diagnostics.directions import direction_temperatures
+from langevin.diagnostics.directions import _gradient, direction_temperatures
 
 
 def target(n=50):
@@ -52,6 +52,21 @@ def test_a_cold_soft_direction_shows_beneath_a_mean_that_is_right():
     assert abs(soft.temperature.mean - 0.35) < 4 * soft.temperature.error < 0.3
     assert abs(stiff.temperature.mean - 1.65) < 4 * stiff.temperature.error < 1.0
     assert (soft.temperature.mean + stiff.temperature.mean) / 2 == pytest.approx(1.0, abs=0.25)
+
+
+def test_the_anchor_is_independent_of_the_chain_that_is_tested():
+    """Four draws a chain: about their own mean they would read T(1 − 1/4). The error of 1000 draws is T√(2/1000)."""
+    posterior, data, mean, precision = target()
+    soft = direction_temperatures(Drawn(mean, 2.0 * precision.inverse(), 250, 4), posterior, data, directions=1)[0]
+    assert abs(soft.temperature.mean - 2.0) < 4 * 2.0 * math.sqrt(2 / 1000)
+
+
+def test_the_gradient_is_that_of_all_data_in_pieces_of_any_size():
+    posterior, data, mean, precision = target()
+    theta = torch.tensor([0.3, -0.2], dtype=torch.float64)
+    for size in (50, 30, 7):
+        found = _gradient(posterior, ["weight"], theta, data, size)
+        torch.testing.assert_close(found, precision @ (theta - mean), rtol=1e-4, atol=1e-4)
 
 
 def test_a_run():

@@ -94,7 +94,7 @@ def mixing(draws: np.ndarray, *, space: str = "weights", names: Sequence[str] = 
         ess_batch=torch.stack([batch_means_ess(chain) for chain in values]).sum(0).numpy(),
         ess_bulk=np.where(moved, bulk, 0.0),
         ess_tail=np.where(moved, tail, 0.0),
-        rhat=np.where(same | (chains < 2), np.nan, np.where(moved, rhat, np.inf)),  # each stuck elsewhere: ∞
+        rhat=np.where(same, np.nan, rhat),  # ArviZ's is infinite if each is stuck elsewhere
         mess_full=full,
         unknown=unknown,
     )

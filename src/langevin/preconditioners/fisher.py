@@ -157,11 +157,13 @@ class Fisher(Preconditioner):
         return self._view
 
 
-def fisher_matrix(posterior: Posterior, data: Any, kind: str = "exact", *, size: int = 1024, seed: int = 0) -> Tensor:
-    """F of the sampled parameters at their present values, on `size` random examples of the data."""
-    view = _View(posterior, list(posterior.sampled_parameters().values()), data)
-    where = {"seed": seed, "chain": 0, "step": 0}
-    return _KINDS[kind](view, view.flat(), view.batch(size, where), where)
+@torch.no_grad()
+def fisher_matrix(
+    posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
+) -> Tensor:
+    """F of these parameters at their present values, the mean over a batch; `step` numbers the sampled labels."""
+    view = _View(posterior, list(params), batch)
+    return _KINDS[kind](view, view.flat(), batch, {"seed": 0, "chain": 0, "step": step})
 
 
 class _Pointwise(nn.Module):
