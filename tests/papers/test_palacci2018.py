@@ -178,6 +178,9 @@ def test_the_measures_of_mixing_tell_independent_draws_from_a_drift(monkeypatch)
     assert found["drift"]["mess_share"] < 0.1
     assert found["drift"]["settled"] == 0
     assert found["drift"]["stationary"] < 0.1
+    walks = torch.randn(180, 4000, generator=torch.Generator().manual_seed(1)).cumsum(0)
+    share = float((mnist.halves_rhat(walks) < 1.1).mean())
+    assert share == pytest.approx(claims.WALK, abs=4 * math.sqrt(0.22 * 0.78 / 4000))
 
 
 @pytest.mark.parametrize(
