@@ -45,7 +45,9 @@ def listed(chosen: Rows, name: str, methods: Sequence[str]) -> str:
 
 def points(gap: Estimate | None) -> str:
     """A difference in percentage points."""
-    return "unknown" if gap is None else f"{100 * gap.mean:+.2f} ± {100 * gap.error:.2f}"
+    if gap is None:
+        return "unknown"
+    return f"{100 * gap.mean:+.2f}" + ("" if math.isnan(gap.error) else f" ± {100 * gap.error:.2f}")
 
 
 def difference(chosen: Rows, name: str, one: str, other: str) -> Estimate | None:

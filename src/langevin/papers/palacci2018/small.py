@@ -10,13 +10,12 @@ from langevin.evaluation import scores
 from langevin.evaluation.inputs import class_prediction_of
 from langevin.papers.harness import Cell, Claim, Experiment, Rows, Verdict
 from langevin.papers.palacci2018 import training
+from langevin.papers.palacci2018.claims import MARGIN
 from langevin.papers.palacci2018.drawing import draw_small
 from langevin.papers.palacci2018.judging import all_below, at_best, difference, listed, negative, percent
 from langevin.papers.palacci2018.mnist import accuracies
 from langevin.papers.palacci2018.training import FULL, LANGEVIN, OURS, QUICK
 from langevin.preflight import Diverged
-
-MARGIN = 0.005
 
 
 @dataclass(frozen=True)
