@@ -1,6 +1,5 @@
 """`fit`: known answers, the face of a run, and the durability of one."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from torch.func import functional_call, vmap
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import langevin as lv
+from langevin import manifest
 from langevin.store import Store
 from tests.conjugate import conjugate
 from tests.helpers import assert_same_samples, toy_data, toy_model, toy_posterior
@@ -307,9 +307,9 @@ def test_pieces_of_a_batch_make_the_same_step():
 
 def test_a_manifest_that_describes_no_method(tmp_path):
     run(tmp_path, "f", lv.SWA(cycle=4))
-    manifest = json.loads((tmp_path / "f" / "manifest.json").read_text())
+    whole = manifest.read(tmp_path / "f")
     for wrong in ({"name": "VOGN", "options": {}}, {"name": "SWA", "options": {"speed": 1}}, {"name": "SWA"}, 3):
-        (tmp_path / "f" / "manifest.json").write_text(json.dumps({**manifest, "method": wrong}))
+        (tmp_path / "f" / "manifest.json").write_bytes(manifest.text({**whole, "method": wrong}))
         with pytest.raises(lv.RunError, match="describes no method"):
             lv.load(tmp_path / "f", toy_model())
 
