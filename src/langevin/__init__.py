@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from langevin import data, models, plots, priors
+from langevin import bandits, data, models, plots, priors
 from langevin._version import __version__
 from langevin.averaging import HWA, SWA, SWAG
 from langevin.citation import cite
@@ -91,6 +91,7 @@ __all__ = [
     "StudentT",
     "UnitDirection",
     "__version__",
+    "bandits",
     "batch_size_for",
     "cite",
     "compare",
