@@ -6,6 +6,8 @@ from typing import Any
 from langevin import data, models, priors
 from langevin._version import __version__
 from langevin.citation import cite
+from langevin.evaluation.attacks import FGSM, PGD
+from langevin.evaluation.compare import Comparison, compare
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
 from langevin.loop import resume, sample
 from langevin.named import load
@@ -39,10 +41,12 @@ __all__ = [
     "ATMC",
     "BNP",
     "BNPSGLD",
+    "FGSM",
     "FSGD",
     "KFAC",
     "KSGLD",
     "NLD",
+    "PGD",
     "SGD",
     "SGHMC",
     "SGLD",
@@ -50,6 +54,7 @@ __all__ = [
     "SNGD",
     "Bernoulli",
     "Categorical",
+    "Comparison",
     "Diverged",
     "Fisher",
     "Flat",
@@ -70,6 +75,7 @@ __all__ = [
     "__version__",
     "batch_size_for",
     "cite",
+    "compare",
     "cyclical",
     "data",
     "find_lr",

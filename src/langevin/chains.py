@@ -91,6 +91,14 @@ class Chains(ABC):
         """The learning rate of the next step (of the first parameter group)."""
         return float(self.sampler.param_groups[0]["lr"])
 
+    def observables(self) -> dict[str, list[float]]:
+        """What the sampler shows of its state ("kinetic", "thermostat"): the mean over the weights of each chain."""
+        shown = {}
+        for name, tensors in self.sampler.observables().items():
+            rows = torch.cat([t.reshape(len(self.numbers), -1) for t in tensors], dim=1)
+            shown[name] = rows.mean(1, dtype=torch.float64).tolist()
+        return shown
+
     def sample(self, index: int) -> dict[str, Tensor]:
         """The weights of a chain (the buffers that belong to them too), as they are now."""
         weights = {name: self._slice(p.detach(), index) for name, p in zip(self.names, self.params, strict=True)}

@@ -350,9 +350,14 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
     if plan.averages(group.step):
         group.thermometer.average(group.params)
     elif plan.reads_temperature(group.step):
-        for note, heat in zip(notes, group.thermometer.measure(group.params).tolist(), strict=True):
+        each = group.thermometer.measure_each(group.params)
+        observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
+        observed |= group.observables()
+        for i, (note, heat) in enumerate(zip(notes, group.thermometer.over_all(each).tolist(), strict=True)):
             note.heat += heat
             note.readings += 1
+            for name, values in observed.items():
+                note.observe(name, values[i])
 
 
 def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:

@@ -87,10 +87,17 @@ class Notes:
     steps: int = 0
     heat: float = 0.0
     readings: int = 0
+    observed: dict[str, list[float]] = field(default_factory=dict)  # name → sum, count
+
+    def observe(self, name: str, value: float) -> None:
+        """Take in a reading of anything else."""
+        total, count = self.observed.get(name, [0.0, 0])
+        self.observed[name] = [total + value, count + 1]
 
     def means(self, lr: float) -> dict[str, float]:
         """What is stored with a sample."""
         return {
+            **{name: total / count for name, (total, count) in self.observed.items()},
             "loss": self.loss / max(self.steps, 1),
             "temperature": self.heat / self.readings if self.readings else math.nan,
             "lr": lr,

@@ -9,6 +9,7 @@ data).  Regression: the variance of y = mean_s of the noise variance (aleatoric)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,7 @@ class ValuePrediction:
     aleatoric: Tensor
     epistemic: Tensor
     samples: Tensor | None = None  # (samples, n, …): the mean that each sample predicts, if they were asked for
+    noise: Tensor | None = None  # (samples, n, …): and its variance
 
     @property
     def variance(self) -> Tensor:
@@ -74,9 +76,11 @@ class Predictor(nn.Module):
         self.likelihood: Any = likelihood
         self.classifies = hasattr(likelihood, "probs")
 
-    def forward(self, x: Any) -> Any:
-        """Class probabilities, or mean and variance, for one set of weights."""
+    def forward(self, x: Any, y: Any = None) -> Any:
+        """Class probabilities, or mean and variance, for one set of weights; given y, log p(y|x)."""
         output = call(self.model, x)
+        if y is not None:
+            return self.likelihood.log_prob(output, y)
         return self.likelihood.probs(output) if self.classifies else self.likelihood.moments(output)
 
     @torch.no_grad()
@@ -95,17 +99,34 @@ class Predictor(nn.Module):
             )
         names = internal_names(self)
         device = next(self.parameters()).device
-        was_training = self.training
-        self.eval()
         accumulate = _Classes(samples) if self.classifies else _Values(samples)
-        try:
+        with _evaluating(self):
             for sample in weights:
                 named = {names[name]: tensor.to(device) for name, tensor in sample.items()}
                 parts = [functional_call(self, named, (piece,)) for piece in _pieces(x, batch_size, device)]
                 accumulate.add(parts)
-        finally:
-            self.train(was_training)
         return accumulate.result()
+
+    def log_probs(self, weights: Iterable[Mapping[str, Tensor]], x: Any, y: Any) -> Iterator[Tensor]:
+        """log p(y|x,θ) for each of the weights in turn, (n,); gradients with respect to x go through it."""
+        names = internal_names(self)
+        device = next(self.parameters()).device
+        with _evaluating(self):
+            for sample in weights:
+                named = {names[name]: tensor.to(device) for name, tensor in sample.items()}
+                yield functional_call(self, named, (x, y))
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; every layer then has the mode that it had."""
+    modes = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes.items():
+            layer.training = training
 
 
 class _Classes:
@@ -140,7 +161,7 @@ class _Values:
 
     def __init__(self, keep: bool) -> None:
         self.count = 0
-        self.kept: list[Tensor] | None = [] if keep else None
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
     def add(self, parts: list[tuple[Tensor, Tensor]]) -> None:
         self.dtype = parts[0][0].dtype
@@ -154,7 +175,7 @@ class _Values:
         self.squares += deviation * (mean - self.mean)
         self.noise += (noise - self.noise) / self.count
         if self.kept is not None:
-            self.kept.append(mean.to(self.dtype))
+            self.kept.append((mean.to(self.dtype), noise.to(self.dtype)))
 
     def result(self) -> ValuePrediction:
         _at_least_one(self.count)
@@ -162,7 +183,8 @@ class _Values:
             mean=self.mean.to(self.dtype),
             aleatoric=self.noise.to(self.dtype),
             epistemic=(self.squares / self.count).to(self.dtype),
-            samples=None if self.kept is None else torch.stack(self.kept),
+            samples=None if self.kept is None else torch.stack([mean for mean, _ in self.kept]),
+            noise=None if self.kept is None else torch.stack([noise for _, noise in self.kept]),
         )
 
 

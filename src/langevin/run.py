@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +13,17 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from langevin.diagnostics.temperature import Estimate, mean_and_error
+from langevin.diagnostics.diagnosed import Diagnosed
 from langevin.likelihoods import BUILT_IN, Likelihood
 from langevin.posterior import load_tensors
 from langevin.predictive import Prediction, Predictor
-from langevin.store import RunError, Store
+from langevin.store import Record, RunError, Store
 
 Sample = dict[str, Tensor]
+
+
+class NotFinite(RunError):
+    """A stored sample with NaN or infinity."""
 
 
 class Scratch:
@@ -27,7 +33,7 @@ class Scratch:
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
 
 
-class Run(Sequence[Sample]):
+class Run(Diagnosed, Sequence[Sample]):
     """Samples of the weights, read from the disk as they are asked for; `run[0]` maps names to tensors.
 
     The samples of all chains follow one another; `run.chain(c)` has those of one.
@@ -40,12 +46,18 @@ class Run(Sequence[Sample]):
         *,
         chain: int | None = None,
         scratch: Scratch | None = None,
+        excluded: dict[tuple[int, int], str] | None = None,
     ) -> None:
         self._store = store
         self._predictor = predictor
         self._chain = chain
         self._scratch = scratch
-        self._records = store.records(chain)
+        self._stored = store.records(chain)
+        self._excluded = {} if excluded is None else excluded  # (chain, step) of samples that are not finite, and why
+
+    @property
+    def _records(self) -> list[Record]:
+        return [r for r in self._stored if (r.chain, r.step) not in self._excluded] if self._excluded else self._stored
 
     @property
     def path(self) -> Path:
@@ -69,14 +81,27 @@ class Run(Sequence[Sample]):
 
     @property
     def damaged(self) -> dict[Path, str]:
-        """Files of the run that could not be read, and why; their samples are left out."""
-        return dict(self._store.damaged)
+        """Files of the run that are not, or not wholly, usable, and why; damaged samples are left out.
+
+        A sample with a number that is not finite is found when it is read (`check` reads all).
+        """
+        found = dict(self._store.damaged)
+        for record in self._stored:
+            if why := self._excluded.get((record.chain, record.step)):
+                found[record.path] = f"{found[record.path]}; {why}" if record.path in found else why
+        return found
+
+    def check(self) -> dict[Path, str]:
+        """Read every sample once, so that those with NaN or infinity are left out, with a warning; what is damaged."""
+        for _ in self:
+            pass
+        return self.damaged
 
     def chain(self, number: int) -> Run:
         """The samples of one chain."""
         if number not in self.chains:
             raise IndexError(f"The run has the chains {self.chains}, not {number}.")
-        return Run(self._store, self._predictor, chain=number, scratch=self._scratch)
+        return Run(self._store, self._predictor, chain=number, scratch=self._scratch, excluded=self._excluded)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -89,11 +114,25 @@ class Run(Sequence[Sample]):
 
     def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
         if isinstance(index, slice):
-            return [self._store.read(record) for record in self._records[index]]
-        return self._store.read(self._records[index])
+            return [self._read(record) for record in self._records[index]]
+        return self._read(self._records[index])
 
     def __iter__(self) -> Iterator[Sample]:
-        return (self._store.read(record) for record in self._records)
+        for record in self._records:
+            try:
+                yield self._read(record)
+            except NotFinite as error:
+                self._excluded[record.chain, record.step] = str(error)
+                warnings.warn(f"{record.path}: {error}; it is left out.", stacklevel=2)
+
+    def _read(self, record: Record) -> Sample:
+        sample = self._store.read(record)
+        for name, tensor in sample.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise NotFinite(
+                    f"the sample of chain {record.chain} at step {record.step} has NaN or infinity in {name}"
+                )
+        return sample
 
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The predictive distribution at the inputs x, over all samples of the run.
@@ -103,21 +142,25 @@ class Run(Sequence[Sample]):
         """
         return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
 
+    @property
+    def traces(self) -> list[str]:
+        """What `trace` knows of: "loss", "lr", "temperature", "temperature/NAME" of each tensor, and of samplers with
+        momentum "kinetic" and "thermostat".
+        """
+        return list(dict.fromkeys(name for record in self._records for name in record.notes))
+
     def trace(self, name: str) -> dict[int, list[float]]:
-        """What was noted with the samples of each chain: "loss", "lr" or "temperature".
+        """What was noted with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
 
-        Loss and temperature are means over the steps since the sample before.
+        All but lr are means since the sample before; nan where nothing was noted.
         """
-        return {c: [r.notes[name] for r in self._records if r.chain == c] for c in self.chains}
+        if self._records and name not in self.traces:
+            raise ValueError(f"{name!r} was not noted in this run; there are {self.traces}.")
+        return {c: [r.notes.get(name, math.nan) for r in self._records if r.chain == c] for c in self.chains}
 
-    def temperature(self) -> Estimate:
-        """The configurational temperature over all chains, to be compared with the T that was asked.
-
-        Its error knows of the autocorrelation inside a chain; with few samples it is unknown (nan).
-        """
-        estimates = [mean_and_error(values) for values in self.trace("temperature").values()]
-        n = max(len(estimates), 1)
-        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log p(y|x,θ) of each sample in turn, (n,), through which a gradient can be taken with respect to x."""
+        return self._predictor.log_probs(self, x, y)
 
     def __repr__(self) -> str:
         return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"

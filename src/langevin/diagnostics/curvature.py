@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._pytree import tree_map
 
-from langevin.posterior import Posterior
+from langevin import noise
+from langevin.batches import as_batches
+from langevin.posterior import Posterior, batch_size_of
+from langevin.preconditioners import Preconditioner
+from langevin.preconditioners.fisher import fisher_matrix
 
 
 def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
@@ -26,3 +36,108 @@ def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30
         value = float(sum((d * h).sum() for d, h in zip(direction, images, strict=True)))
         direction = images
     return abs(value)
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """Eigenvalues of G = F + δI, ascending, and of PᵀGP for a preconditioner A = PPᵀ."""
+
+    kind: str  # "exact" or "empirical"
+    eigenvalues: Tensor
+    preconditioned: Tensor | None
+    damping: float  # δ; F itself is often singular: adding a constant to all logits changes nothing
+
+    @property
+    def condition(self) -> float:
+        """λmax/λmin of G; infinite where λmin is 0 but for rounding."""
+        return _ratio(self.eigenvalues)
+
+    @property
+    def preconditioned_condition(self) -> float:
+        """The same of PᵀGP; nan without a preconditioner."""
+        return math.nan if self.preconditioned is None else _ratio(self.preconditioned)
+
+
+def conditioning(
+    posterior: Posterior,
+    data: Any,
+    *,
+    kind: Literal["exact", "empirical"] = "exact",
+    preconditioner: Preconditioner | None = None,
+    damping: float = 0.0,
+    batch_size: int = 1024,
+    max_parameters: int = 2000,
+    updates: int = 20,
+    seed: int = 0,
+) -> Conditioning:
+    """Condition number of F + δI at the posterior's present weights, dense and in double precision: for small models.
+
+    F is the mean over `batch_size` random examples, of the model's own labels ("exact") or the data's ("empirical").
+    With the prior's precision over N for δ, G is about the curvature that a sampler meets. The preconditioner is one
+    without a model yet, `lv.KFAC()`; a copy learns from `updates` mini-batches of 128.
+    """
+    if kind not in ("exact", "empirical"):
+        raise ValueError(f'kind={kind!r}: choose "exact" or "empirical".')
+    posterior = copy.deepcopy(posterior).double()
+    params = list(posterior.sampled_parameters().values())
+    count = sum(p.numel() for p in params)
+    if count > max_parameters:
+        raise ValueError(
+            f"The Fisher matrix of {count:,} parameters is dense here; the limit is max_parameters={max_parameters:,}. "
+            f"Look at a few layers: Posterior(…, sampled='head.*')."
+        )
+    batches = as_batches(data, 1, seed, params[0].device)
+    if batches.num_data is None:
+        raise ValueError("The Fisher draws its own examples: give tensors (x, y) or a data set, not a stream.")
+    size = min(batch_size, batches.num_data)
+    chosen = noise.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=noise.Stream.FISHER)
+    x, y = tree_map(_double, batches.take(chosen))
+    metric = fisher_matrix(posterior, (x, y), kind, size=size, seed=seed)
+    metric = metric + damping * torch.eye(count).to(metric)
+    root = None
+    if preconditioner is not None:
+        root = _root(posterior, copy.deepcopy(preconditioner), params, (x, y), updates, seed)
+    return Conditioning(
+        kind=kind,
+        eigenvalues=torch.linalg.eigvalsh(metric),
+        preconditioned=None if root is None else torch.linalg.eigvalsh(root.T @ metric @ root),
+        damping=damping,
+    )
+
+
+def _root(
+    posterior: Posterior, a: Preconditioner, params: list[Parameter], data: tuple[Any, Any], updates: int, seed: int
+) -> Tensor:
+    """P with A = PPᵀ, column by column, after some mini-batches."""
+    a.bind(posterior, params, data)
+    state: dict[Any, dict[str, Any]] = {p: {} for p in params}
+    group = {"lr": 1e-3, "num_data": posterior.num_data, "seed": seed, "chain": 0, "step": 0}
+    given: list[Tensor] = list(params)
+    size = batch_size_of(data[1])
+    for step in range(updates):
+        chosen = noise.random_subset(size, min(128, size), seed=seed, chain=0, step=step, stream=noise.Stream.BATCH)
+        x, y = tree_map(lambda t, rows=chosen: t[rows], data)
+        posterior.zero_grad()
+        posterior.loss(x, y).backward()  # type: ignore[no-untyped-call]
+        group["step"] = step
+        a.update(state, group, given, [p.grad for p in params if p.grad is not None])
+        a.finish(step + 1, False)
+    with torch.no_grad():
+        columns = []
+        for unit in torch.eye(sum(p.numel() for p in params)).to(params[0]):
+            pieces = torch.split(unit, [p.numel() for p in params])
+            etas = [piece.reshape(p.shape) for piece, p in zip(pieces, params, strict=True)]
+            columns.append(torch.cat([c.flatten() for c in a.noise(state, group, given, etas)]))
+    a.unbind()
+    return torch.stack(columns, dim=1)
+
+
+def _ratio(eigenvalues: Tensor) -> float:
+    smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    if smallest <= largest * len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps:
+        return math.inf
+    return largest / smallest
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor

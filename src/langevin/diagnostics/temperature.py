@@ -27,14 +27,15 @@ class Estimate(NamedTuple):
 
 
 class Thermometer:
-    """Measures (θ−a)·g·N/dim of one chain, or of stacked ones along their first axis."""
+    """Measures N (θ−a)·g/dim of one chain, or of stacked ones along their first axis."""
 
     def __init__(self, params: Sequence[Tensor], num_data: int, stacked: bool) -> None:
         self.anchor = [p.detach().clone() for p in params]
         self.averaged = 0
         self._stacked = stacked
-        size = sum(p.numel() for p in params) // (len(params[0]) if stacked else 1)
-        self._scale = num_data / size
+        chains = len(params[0]) if stacked else 1
+        self._sizes = torch.tensor([p.numel() // chains for p in params], dtype=torch.float64)
+        self._num_data = num_data
 
     @torch.no_grad()
     def average(self, params: Sequence[Tensor]) -> None:
@@ -43,14 +44,25 @@ class Thermometer:
         torch._foreach_lerp_(self.anchor, [p.detach() for p in params], 1 / self.averaged)
 
     @torch.no_grad()
+    def measure_each(self, params: Sequence[Tensor]) -> Tensor:
+        """T̂ⱼ = N (θⱼ−aⱼ)·gⱼ/dimⱼ of this moment for every tensor j and chain; the gradients are in `p.grad`.
+
+        Integration by parts holds in every coordinate, so each is T on average: tensors of another temperature than
+        the rest show what a mean over all weights hides, as far as it lies between tensors.
+        """
+        rows = []
+        for p, a in zip(params, self.anchor, strict=True):
+            product = torch.zeros_like(p) if p.grad is None else (p - a) * p.grad
+            rows.append(product.reshape(len(p), -1).sum(1) if self._stacked else product.sum().reshape(1))
+        return torch.stack(rows).cpu().double() * self._num_data / self._sizes[:, None]
+
     def measure(self, params: Sequence[Tensor]) -> Tensor:
         """T̂ of this moment for every chain; the gradients are in `p.grad`."""
-        total: Tensor | float = 0.0
-        for p, a in zip(params, self.anchor, strict=True):
-            if p.grad is not None:
-                product = (p - a) * p.grad
-                total = total + (product.reshape(len(p), -1).sum(1) if self._stacked else product.sum())
-        return torch.as_tensor(total).reshape(-1) * self._scale
+        return self.over_all(self.measure_each(params))
+
+    def over_all(self, each: Tensor) -> Tensor:
+        """The mean over all weights, from what `measure_each` gave: one number a chain."""
+        return (self._sizes / self._sizes.sum()) @ each
 
 
 def mean_and_error(values: Sequence[float]) -> Estimate:

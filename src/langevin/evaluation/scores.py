@@ -1,60 +1,166 @@
-"""Scores of predicted class probabilities (n, classes) against labels (n,)."""
+"""Scores of predictions: class probabilities (n, classes) against labels (n,), values against values.
+
+Functions ending in `_each` give one number per example, whose mean is the score.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
 import torch
 from torch import Tensor
 
+from langevin.evaluation.calibration import Reliability, calibration_error, reliability
+from langevin.evaluation.checks import checked
+from langevin.predictive import ValuePrediction
 
-class Reliability(NamedTuple):
-    """Bins of predictions by confidence: in each the mean confidence, the accuracy and how many."""
+__all__ = [
+    "Reliability",
+    "accuracy",
+    "accuracy_each",
+    "brier",
+    "brier_each",
+    "calibration_error",
+    "class_scores",
+    "crps",
+    "crps_each",
+    "negative_log_likelihood",
+    "negative_log_likelihood_each",
+    "reliability",
+    "root_mean_square_error",
+    "squared_error_each",
+    "value_negative_log_likelihood_each",
+    "value_scores",
+]
 
-    confidence: Tensor
-    accuracy: Tensor
-    size: Tensor
+
+def accuracy_each(probs: Tensor, labels: Tensor) -> Tensor:
+    """1 where the most probable class is right, else 0."""
+    probs, labels = checked(probs, labels)
+    return (probs.argmax(1) == labels).double()
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """The share of examples whose most probable class is right."""
-    return float((_checked(probs, labels).argmax(1) == labels).double().mean())
+    return float(accuracy_each(probs, labels).mean())
+
+
+def negative_log_likelihood_each(probs: Tensor, labels: Tensor) -> Tensor:
+    """−log p(label), in nats; a probability of 0 counts as the smallest float32, 1.2e-38."""
+    probs, labels = checked(probs, labels)
+    return -probs.gather(1, labels[:, None]).squeeze(1).clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def negative_log_likelihood(probs: Tensor, labels: Tensor) -> float:
     """The mean of −log p(label), in nats."""
-    chosen = _checked(probs, labels).double().gather(1, labels[:, None])
-    return float(-chosen.clamp_min(torch.finfo(torch.float32).tiny).log().mean())
+    return float(negative_log_likelihood_each(probs, labels).mean())
 
 
-def reliability(probs: Tensor, labels: Tensor, bins: int = 8) -> Reliability:
-    """Bins of equal mass (as near as the number of examples allows), from the least to the most confident."""
-    confidence, predicted = _checked(probs, labels).double().max(1)
-    if not 1 <= bins <= len(labels):
-        raise ValueError(f"bins={bins} for {len(labels)} examples; give 1 to {len(labels)}.")
-    order = confidence.argsort()
-    right = (predicted == labels).double()[order]
-    pieces = list(zip(confidence[order].tensor_split(bins), right.tensor_split(bins), strict=True))
-    return Reliability(
-        torch.stack([c.mean() for c, _ in pieces]),
-        torch.stack([r.mean() for _, r in pieces]),
-        torch.tensor([len(c) for c, _ in pieces]),
-    )
+def brier_each(probs: Tensor, labels: Tensor) -> Tensor:
+    """Σ_c (p(c) − [label = c])², in 0 … 2."""
+    probs, labels = checked(probs, labels)
+    return (probs - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1)
 
 
-def calibration_error(probs: Tensor, labels: Tensor, bins: int = 8) -> float:
-    """The expected difference of confidence and accuracy over bins of equal mass (8 as in Heek & Kalchbrenner 2019)."""
-    found = reliability(probs, labels, bins)
-    return float(((found.confidence - found.accuracy).abs() * found.size).sum() / len(labels))
+def brier(probs: Tensor, labels: Tensor) -> float:
+    """The mean of Σ_c (p(c) − [label = c])², in 0 … 2 (scikit-learn halves it for two classes)."""
+    return float(brier_each(probs, labels).mean())
 
 
-def _checked(probs: Tensor, labels: Tensor) -> Tensor:
-    if probs.dim() != 2 or len(probs) != len(labels) or len(labels) == 0:
+def squared_error_each(mean: Tensor, target: Tensor) -> Tensor:
+    """(mean − target)², averaged over the dimensions of a target."""
+    mean, target = _rows(mean), _like(mean, target)
+    return (mean - target).square().mean(1)
+
+
+def root_mean_square_error(mean: Tensor, target: Tensor) -> float:
+    """√ mean (mean − target)²."""
+    return math.sqrt(float(squared_error_each(mean, target).mean()))
+
+
+def value_negative_log_likelihood_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
+    """−log of the density of a target, summed over its dimensions.
+
+    The density is the mixture over samples, mean_s N(y; m_s, v_s), if the prediction has them (`samples=True`), else
+    the one Gaussian of the same mean and variance.
+    """
+    means, variances = _mixture(prediction)
+    residual = _like(prediction.mean, target) - means
+    log_density = (-0.5 * residual.square() / variances - 0.5 * (2 * math.pi * variances).log()).sum(2)
+    return math.log(len(means)) - log_density.logsumexp(0)
+
+
+def crps_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
+    """Continuous ranked probability score E|Y − y| − ½E|Y − Y′|, averaged over the dimensions of a target.
+
+    In closed form for the mixture of Gaussians over samples (Grimit et al. 2006) if the prediction has them
+    (`samples=True`), else for the one Gaussian of the same mean and variance. In the units of y; lower is better.
+    """
+    means, variances = _mixture(prediction)
+    to_target = _expected_distance(_like(prediction.mean, target) - means, variances).mean(0)
+    between = torch.zeros_like(to_target)
+    for mean, variance in zip(means, variances, strict=True):  # one by one: all pairs at once may not fit in memory
+        between += _expected_distance(mean - means, variance + variances).mean(0) / len(means)
+    return (to_target - between / 2).mean(1)
+
+
+def crps(prediction: ValuePrediction, target: Tensor) -> float:
+    """The mean of `crps_each`."""
+    return float(crps_each(prediction, target).mean())
+
+
+def class_scores(probs: Tensor, labels: Tensor, bins: int = 8) -> dict[str, float]:
+    """ "accuracy", "nll", "brier", "calibration error" (equal mass) and "calibration error (equal width)"."""
+    bins = min(bins, len(labels))
+    return {
+        "accuracy": accuracy(probs, labels),
+        "nll": negative_log_likelihood(probs, labels),
+        "brier": brier(probs, labels),
+        "calibration error": calibration_error(probs, labels, bins),
+        "calibration error (equal width)": calibration_error(probs, labels, bins, "width"),
+    }
+
+
+def value_scores(prediction: ValuePrediction, target: Tensor) -> dict[str, float]:
+    """ "rmse", "nll" and "crps"."""
+    return {
+        "rmse": root_mean_square_error(prediction.mean, target),
+        "nll": float(value_negative_log_likelihood_each(prediction, target).mean()),
+        "crps": crps(prediction, target),
+    }
+
+
+def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
+    """E|X| of X ~ N(mean, variance)."""
+    std = variance.sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    z = mean / std
+    above: Tensor = torch.special.ndtr(z)
+    return mean * (2 * above - 1) + std * math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square())
+
+
+def _mixture(prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
+    """Means and variances of the Gaussians that are mixed, (components, n, dimensions)."""
+    if prediction.samples is None:
+        return _rows(prediction.mean)[None], _rows(prediction.variance)[None]
+    noise = prediction.aleatoric.expand_as(prediction.samples) if prediction.noise is None else prediction.noise
+    shape = (*prediction.samples.shape[:2], -1)
+    return prediction.samples.double().reshape(shape), noise.double().reshape(shape)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """(n, dimensions), in double precision."""
+    given: Tensor = torch.as_tensor(values).detach()
+    if given.dim() == 0 or len(given) == 0:
+        raise ValueError(f"Scores need one or more examples; given values of shape {tuple(given.shape)}.")
+    return given.double().reshape(len(given), -1)
+
+
+def _like(mean: Tensor, target: Tensor) -> Tensor:
+    """The target as rows of as many dimensions; (n,) against (n, 1) would broadcast to (n, n)."""
+    target, mean = _rows(target), _rows(mean)
+    if target.shape != mean.shape:
         raise ValueError(
-            f"Scores need probabilities (n, classes) and labels (n,) of one or more examples; given shapes "
-            f"{tuple(probs.shape)} and {tuple(labels.shape)}."
+            f"The prediction has {mean.shape[1]} values for each of {len(mean)} examples, the target {target.shape[1]} "
+            f"for each of {len(target)}."
         )
-    sums = probs.double().sum(1)
-    if bool((probs < 0).any()) or not bool((sums - 1).abs().max() < 1e-3):
-        raise ValueError("Probabilities must be 0 or more and sum to 1 in each row; pass prediction.probs, not logits.")
-    return probs
+    return target

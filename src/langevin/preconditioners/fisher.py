@@ -157,6 +157,13 @@ class Fisher(Preconditioner):
         return self._view
 
 
+def fisher_matrix(posterior: Posterior, data: Any, kind: str = "exact", *, size: int = 1024, seed: int = 0) -> Tensor:
+    """F of the sampled parameters at their present values, on `size` random examples of the data."""
+    view = _View(posterior, list(posterior.sampled_parameters().values()), data)
+    where = {"seed": seed, "chain": 0, "step": 0}
+    return _KINDS[kind](view, view.flat(), view.batch(size, where), where)
+
+
 class _Pointwise(nn.Module):
     """Model and likelihood under the names that they have in the posterior: x ↦ output, or (x, y) ↦ log p(y|x)."""
 

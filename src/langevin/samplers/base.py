@@ -104,6 +104,20 @@ class Sampler(Optimizer):
     def gradient_heat(self, variance: float) -> float:
         """By how much mini-batch noise of that variance (of one coordinate of g) raises the temperature."""
 
+    def observables(self) -> dict[str, list[Tensor]]:
+        """What a person wants to see of the state, one tensor per parameter; nothing before the first step.
+
+        Samplers with momentum show "kinetic", u²/s, whose mean over weights is T under the target (equipartition), and
+        thermostats "thermostat", ξ.
+        """
+        return {}
+
+    def _moving(self) -> list[tuple[Group, Tensor]]:
+        """The parameters that have a momentum, each with its group."""
+        return [
+            (group, p) for group in self.param_groups for p in group["params"] if "momentum" in self.state.get(p, {})
+        ]
+
     def zeros_at_first(self, name: str, params: list[Tensor]) -> list[Tensor]:
         """The state of that name of each parameter; zeros before the first step."""
         for p in params:

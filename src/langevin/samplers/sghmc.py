@@ -99,6 +99,11 @@ class SGHMC(Sampler):
                     u.add_(eta, alpha=math.sqrt(max(damping * temperature - known / 2, 0.0) * spread))
         torch._foreach_add_(params, momentum, alpha=h * unit)
 
+    def observables(self) -> dict[str, list[Tensor]]:
+        """u²."""
+        moving = self._moving()
+        return {"kinetic": [self.state[p]["momentum"].square() for _, p in moving]} if moving else {}
+
     def stability_limit(self, curvature: float) -> float:
         """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: where the closed-form variance on a quadratic diverges, at h = 1."""
         group = self.param_groups[0]

@@ -160,6 +160,17 @@ class Thermostat(Sampler):
             theta.add_(v, alpha=h * unit)
             xi.add_(v.square() - temperature / s**3, alpha=h * group["thermostat_rate"])
 
+    def observables(self) -> dict[str, list[Tensor]]:
+        """u²/s and ξ. With s = 1, ξ comes to rest only where the mean of u² is T: that reading is T by construction."""
+        moving = self._moving()
+        if not moving:
+            return {}
+        kinetic = []
+        for group, p in moving:
+            u = self.state[p]["momentum"]
+            kinetic.append(u.square() / _stretch(group["reference_lr"], group["max_speed"])(u))
+        return {"kinetic": kinetic, "thermostat": [self.state[p]["thermostat"] for _, p in moving]}
+
     def stability_limit(self, curvature: float) -> float:
         """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: SGHMC's, with Gaussian kinetic energy and ξ = 0, at h = 1."""
         group = self.param_groups[0]

@@ -1,0 +1,74 @@
+"""Calibration: is what is said with confidence p right with frequency p?"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from langevin.evaluation.checks import checked
+
+Bins = Literal["mass", "width"]
+
+
+class Reliability(NamedTuple):
+    """Bins of predictions by confidence: in each the mean confidence, the accuracy and how many."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    size: Tensor
+
+    @property
+    def error(self) -> float:
+        """The mean of |confidence − accuracy| over examples."""
+        return float(((self.confidence - self.accuracy).abs() * self.size).sum() / self.size.sum())
+
+
+def reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Reliability:
+    """Bins from the least to the most confident, of equal mass (as near as may be) or of equal width; no empty one."""
+    probs, labels = checked(probs, labels)
+    confidence, predicted = probs.max(1)
+    return _binned(confidence, predicted == labels, bins, equal)
+
+
+def calibration_error(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> float:
+    """The expected |confidence − accuracy| over bins (8 of equal mass, as in Heek & Kalchbrenner 2019).
+
+    It is biased upward: a perfectly calibrated predictor has an error of about √(bins/n)·0.4 by chance.
+    """
+    return reliability(probs, labels, bins, equal).error
+
+
+def class_reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> list[Reliability]:
+    """For each class c: p(c) against the frequency of c (`accuracy` there), over all examples."""
+    probs, labels = checked(probs, labels)
+    return [_binned(probs[:, c], labels == c, bins, equal) for c in range(probs.shape[1])]
+
+
+def class_calibration_errors(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Tensor:
+    """The calibration error of every class, (classes,)."""
+    return torch.tensor([r.error for r in class_reliability(probs, labels, bins, equal)], dtype=torch.float64)
+
+
+def _binned(confidence: Tensor, right: Tensor, bins: int, equal: Bins) -> Reliability:
+    n = len(confidence)
+    if equal == "mass":
+        if not 1 <= bins <= n:
+            raise ValueError(f"bins={bins} of equal mass for {n} examples; give 1 to {n}.")
+        order = confidence.argsort(stable=True)
+        sizes = torch.tensor([len(piece) for piece in order.tensor_split(bins)])
+    elif equal == "width":
+        if bins < 1:
+            raise ValueError(f"bins={bins}: give 1 or more.")
+        order = confidence.argsort(stable=True)
+        place = (confidence * bins).ceil().clamp(1, bins).long() - 1  # bins (k/b, (k+1)/b], the first with its 0
+        sizes = torch.bincount(place.cpu(), minlength=bins)
+        sizes = sizes[sizes > 0]
+    else:
+        raise ValueError(f'equal={equal!r}: choose "mass" or "width".')
+    return Reliability(_means(confidence[order], sizes), _means(right[order].double(), sizes), sizes)
+
+
+def _means(values: Tensor, sizes: Tensor) -> Tensor:
+    return torch.stack([piece.mean() for piece in torch.split(values.cpu(), sizes.tolist())])

@@ -1,0 +1,44 @@
+"""What probabilities and labels have to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def checked_probs(probs: Any) -> Tensor:
+    """Class probabilities (n, classes) in double precision, refused if they are none."""
+    given: Tensor = torch.as_tensor(probs).detach()
+    if given.dim() != 2 or len(given) == 0:
+        raise ValueError(f"Class probabilities have the shape (n, classes), n ≥ 1; given {tuple(given.shape)}.")
+    given = given.double()
+    wrong = ~((given.sum(1) - 1).abs() < 1e-3) | (given < 0).any(1)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"Probabilities must be 0 or more and sum to 1 in each row; row {row} sums to "
+            f"{float(given[row].sum()):.4g} ({int(wrong.sum())} of {len(given)} rows are wrong). Pass "
+            f"prediction.probs, not logits: logits.softmax(1)."
+        )
+    return given
+
+
+def checked(probs: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Probabilities, and labels (n,) that are classes of theirs."""
+    probs, labels = checked_probs(probs), torch.as_tensor(labels)
+    if labels.shape != probs.shape[:1]:
+        raise ValueError(
+            f"Scores need probabilities (n, classes) and labels (n,) of the same examples; given shapes "
+            f"{tuple(probs.shape)} and {tuple(labels.shape)}. One-hot labels: pass y.argmax(1)."
+        )
+    labels = labels.to(probs.device)
+    whole = labels.long()
+    outside = (whole < 0) | (whole >= probs.shape[1]) | (whole != labels)
+    if bool(outside.any()):
+        raise ValueError(
+            f"The prediction knows the classes 0 … {probs.shape[1] - 1}; found label {labels[outside][0].item()} "
+            f"({int(outside.sum())} of {len(labels)} labels). Is it the test set of this model?"
+        )
+    return probs, whole

@@ -1,0 +1,88 @@
+"""What the functions of this package are given: test data, and anything that predicts."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from langevin.evaluation.checks import checked_probs
+from langevin.likelihoods import Categorical
+from langevin.posterior import batch_size_of
+from langevin.predictive import ClassPrediction, Prediction, Predictor, ValuePrediction
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A run, or whatever answers like one."""
+
+    def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
+        """The predictive distribution at x."""
+        ...
+
+
+def examples(data: Any) -> tuple[Any, Tensor]:
+    """Inputs and targets of test data: a pair (x, y), a TensorDataset, or a map-style data set of such pairs."""
+    if hasattr(data, "tensors"):
+        data = data.tensors
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+            raise ValueError(f"Test data are a pair (x, y) or a data set of such pairs; given {type(data).__name__}.")
+        pairs = [data[i] for i in range(len(data))]
+        data = tree_map(_stacked, *pairs) if pairs else ()
+    if not data or batch_size_of(tree_map(torch.as_tensor, data[1])) == 0:
+        raise ValueError("The test data are empty: there is nothing to score.")
+    x, y = tree_map(torch.as_tensor, tuple(data))
+    if batch_size_of(x) != batch_size_of(y):
+        raise ValueError(f"The test data have {batch_size_of(x)} inputs and {batch_size_of(y)} targets.")
+    return x, y
+
+
+def prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
+    """The prediction of a run, or the one that is given.
+
+    Class probabilities (n, classes) count as a prediction, a module as a classifier that gives logits; neither tells
+    aleatoric from epistemic uncertainty, so all of it is called aleatoric.
+    """
+    if isinstance(source, ClassPrediction | ValuePrediction):
+        return source
+    if isinstance(source, Predicts):
+        return source.predict(x, batch_size=batch_size, samples=samples)
+    if isinstance(source, Tensor | np.ndarray):
+        probs = checked_probs(source)
+        entropy = torch.special.entr(probs).sum(1)
+        return ClassPrediction(probs=probs, entropy=entropy, aleatoric=entropy)
+    if isinstance(source, nn.Module):
+        return classifier(source).predict([{}], x, batch_size=batch_size, samples=samples)
+    raise ValueError(
+        f"Give a run, a prediction (run.predict(x)), class probabilities (n, classes) or a module that gives logits; "
+        f"given {type(source).__name__}."
+    )
+
+
+def class_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> ClassPrediction:
+    """The same where classes are needed."""
+    prediction = prediction_of(source, x, batch_size=batch_size)
+    if not isinstance(prediction, ClassPrediction):
+        raise ValueError("This needs predicted classes; the prediction is of values (a regression).")
+    return prediction
+
+
+def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> Prediction:
+    """The same; if it is of values, with the samples' own outputs, so that densities are those of the mixture."""
+    prediction = prediction_of(source, x, batch_size=batch_size)
+    if isinstance(prediction, ValuePrediction) and not isinstance(source, ValuePrediction):
+        prediction = prediction_of(source, x, batch_size=batch_size, samples=True)
+    return prediction
+
+
+def _stacked(*leaves: Any) -> Tensor:
+    return torch.stack([torch.as_tensor(leaf) for leaf in leaves])
+
+
+def classifier(model: nn.Module) -> Predictor:
+    """A module that gives logits, as a predictor; its one set of weights, its own, is the empty mapping."""
+    return Predictor(model, Categorical())

@@ -1,0 +1,51 @@
+"""Selective prediction: answering only where confident, what is the error on what is answered?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from langevin.evaluation.checks import checked
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Risk (error rate) on the `coverage` most confident share of the examples, coverage 1/n, 2/n, …, 1."""
+
+    coverage: Tensor
+    risk: Tensor
+    aurc: float  # area under the curve: the mean of risk over all coverages k/n; lower is better
+    excess_aurc: float  # aurc minus that of the perfect order (all right answers first)
+
+    def risk_at(self, coverage: float) -> float:
+        """The risk when at least this share, in (0, 1], is answered."""
+        if not 0 < coverage <= 1:
+            raise ValueError(f"coverage={coverage}: give a share of the examples above 0, up to 1.")
+        return float(self.risk[int((self.coverage >= coverage - 1e-12).nonzero()[0])])
+
+
+def risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = None) -> RiskCoverage:
+    """By rising uncertainty (1 − highest probability unless given); ties count with their mean error."""
+    probs, labels = checked(probs, labels)
+    confidence, predicted = probs.max(1)
+    wrong = (predicted != labels).double()
+    uncertainty = 1 - confidence if uncertainty is None else uncertainty
+    if uncertainty.shape != wrong.shape:
+        raise ValueError(f"uncertainty must have the shape {tuple(wrong.shape)}; given {tuple(uncertainty.shape)}.")
+    _, tie, size = torch.unique(uncertainty, return_inverse=True, return_counts=True)
+    error_of_tie = torch.zeros(len(size), dtype=torch.float64, device=wrong.device).index_add_(0, tie, wrong) / size
+    risk = _running_mean(error_of_tie[tie.sort().values])
+    perfect = _running_mean(wrong.sort().values)
+    count = len(wrong)
+    return RiskCoverage(
+        coverage=torch.arange(1, count + 1, dtype=torch.float64) / count,
+        risk=risk.cpu(),
+        aurc=float(risk.mean()),
+        excess_aurc=float(risk.mean() - perfect.mean()),
+    )
+
+
+def _running_mean(values: Tensor) -> Tensor:
+    return values.cumsum(0) / torch.arange(1, len(values) + 1, device=values.device)
