@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from langevin.preconditioners import RMSprop
+from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
@@ -36,6 +37,7 @@ class pSGLD(Preconditioned):
         num_data: int,
         alpha: float = 0.99,
         eps: float = 1e-5,
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -45,6 +47,7 @@ class pSGLD(Preconditioned):
             lr,
             num_data=num_data,
             preconditioner=RMSprop(alpha, eps),
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
