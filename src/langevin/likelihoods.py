@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
 _NO_LABEL = -(2**63)  # no label is ignored, not even torch's usual −100
 
 

@@ -79,7 +79,7 @@ class Pieces:
         if key not in self._rooms or [v.shape for v in self._rooms[key].views] != [t.shape for t in tensors]:
             sizes = [t.numel() for t in tensors]
             flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
-            views = [part.view(t.shape) for part, t in zip(flat.split(sizes), tensors, strict=True)]
+            views = [part.view(t.shape) for part, t in zip(torch.split(flat, sizes), tensors, strict=True)]
             self._rooms[key] = _Room(owner, flat, views)
         return self._rooms[key]
 
@@ -93,5 +93,5 @@ def _cut(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     if not all(t.is_contiguous() for t in tensors):
         yield tensors
         return
-    for parts in zip(*[t.view(-1).split(SIZE) for t in tensors], strict=True):
+    for parts in zip(*[torch.split(t.view(-1), SIZE) for t in tensors], strict=True):
         yield list(parts)

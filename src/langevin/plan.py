@@ -27,6 +27,7 @@ class Plan:
     freeze: bool
     accumulate: int
     autocast: str | None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "accumulate": 1}

@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-
 _SMALL = 1 << 15  # weights
 
 

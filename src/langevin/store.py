@@ -191,6 +191,16 @@ class Store:
             for name, spec in self.manifest["tensors"].items()
         }
 
+    def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
+        """The tensors of samples that follow one another in one file, stacked."""
+        self.read(records[0])
+        assert self._opened is not None
+        file, rows = self._opened[1], slice(records[0].row, records[-1].row + 1)
+        return {
+            name: file.get_slice(name)[rows].to(getattr(torch, spec["dtype"]))
+            for name, spec in self.manifest["tensors"].items()
+        }
+
     def fixed(self) -> dict[str, Tensor]:
         """What is not sampled: frozen parameters and buffers."""
         return _read(self.path / "fixed.safetensors")[0]

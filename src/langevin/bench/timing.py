@@ -62,9 +62,7 @@ def compare(
     return {name: _compared(clock, processor, name, baseline) for name in steps if name != baseline}
 
 
-def _compared(
-    clock: dict[str, list[float]], processor: dict[str, list[float]], name: str, baseline: str
-) -> Comparison:
+def _compared(clock: dict[str, list[float]], processor: dict[str, list[float]], name: str, baseline: str) -> Comparison:
     ratios = np.asarray(clock[name]) / np.asarray(clock[baseline])
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     return Comparison(
@@ -78,7 +76,7 @@ def _compared(
     )
 
 
-def best_of(step: Step, *, seconds: float, least: int = 5) -> float:
+def median_time(step: Step, *, seconds: float, least: int = 5) -> float:
     """The median time of a call in seconds, over about so many seconds of calls after one that does not count."""
     step()
     times: list[float] = []

@@ -38,7 +38,7 @@ class Workload:
         """The network, always with the same weights."""
         torch.manual_seed(0)
         model = models.make(self.name, **self.options)
-        return model.to(memory_format=torch.channels_last) if self.channels_last else model
+        return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
         """Random inputs and labels."""
@@ -47,14 +47,16 @@ class Workload:
         y = torch.randint(10, (len(x),), generator=generator)
         return (x.to(memory_format=torch.channels_last) if self.channels_last else x), y
 
-    def posterior(self) -> Posterior:
+    def posterior(self, num_data: int | None = None) -> Posterior:
         """The network with a Gaussian prior."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Posterior(self.model(), Categorical(), Gaussian(1.0), num_data=self.num_data)
+            return Posterior(self.model(), Categorical(), Gaussian(1.0), num_data=num_data or self.num_data)
 
 
-TINY = Workload("tiny", "MLP 10-40-10, batch 64", "mlp", {"in_features": 10, "out_features": 10, "widths": (40,)}, (10,), 64)
+TINY = Workload(
+    "tiny", "MLP 10-40-10, batch 64", "mlp", {"in_features": 10, "out_features": 10, "widths": (40,)}, (10,), 64
+)
 WIDE = Workload(
     "wide",
     "MLP 784-1024-1024-10, batch 64",
@@ -66,7 +68,13 @@ WIDE = Workload(
 CNN = Workload("cnn", "CNN 32-64-1024, batch 512", "cnn", {}, (1, 28, 28), 512)
 CNN_64 = Workload("cnn64", "CNN 32-64-1024, batch 64", "cnn", {}, (1, 28, 28), 64)
 RESNET = Workload(
-    "resnet", "ResNet-20 (FRN), batch 128, channels-last", "resnet", {"norm": "frn"}, (3, 32, 32), 128, channels_last=True
+    "resnet",
+    "ResNet-20 (FRN), batch 128, channels-last",
+    "resnet",
+    {"norm": "frn"},
+    (3, 32, 32),
+    128,
+    channels_last=True,
 )
 WORKLOADS = {w.key: w for w in (TINY, WIDE, CNN, CNN_64, RESNET)}
 

@@ -19,7 +19,10 @@ from langevin.posterior import Posterior, check_precision, checked_num_data
 Group = dict[str, Any]
 Normals = Callable[[], list[Tensor]]
 Noise = Literal["gaussian", "rademacher"]
-_CHECKED = {True: 10, False: 100}  # steps from one look for divergence to the next: on the CPU, and where it has to wait
+_CHECKED = {
+    True: 10,
+    False: 100,
+}  # steps between looks for divergence: on the CPU, and elsewhere
 
 
 class _Layout:
@@ -52,10 +55,14 @@ class _Layout:
         rows = len(self.chains or (0,))
         alike = len({(p.dtype, p.device) for p in self.params}) == 1
         offset = 0
-        for sizes, p in [(self.sizes, self.params[0])] if alike else [([n], p) for n, p in zip(self.sizes, self.params, strict=True)]:
+        for sizes, p in (
+            [(self.sizes, self.params[0])]
+            if alike
+            else [([n], p) for n, p in zip(self.sizes, self.params, strict=True)]
+        ):
             room = torch.empty(rows, sum(sizes), dtype=p.dtype, device=p.device)
             self._stretches.append((offset, room))
-            self._views += room.split(sizes, dim=1)
+            self._views += torch.split(room, sizes, dim=1)
             offset += sum(sizes)
         self._views = [eta.view(p.shape) for eta, p in zip(self._views, self.params, strict=True)]
 
@@ -196,7 +203,7 @@ class Sampler(Optimizer):
             layout = self._layout(index, group)
             moved = [p for p in layout.params if p.grad is not None]
             if moved:
-                grads = [p.grad for p in moved]
+                grads = [p.grad for p in moved if p.grad is not None]
                 if any(g.is_sparse for g in grads):
                     raise ValueError(
                         "A sampler needs dense gradients (noise goes to every weight). Use Embedding(sparse=False)."
@@ -232,8 +239,8 @@ class Sampler(Optimizer):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
             raise FloatingPointError(
                 f"{type(self).__name__} diverged before step {group['step'] + 1}: parameter "
-                f"{self._name(params[first])} is no longer finite. Lower lr (now {group['lr']:.3g}), or look for data or "
-                f"a loss that are not finite."
+                f"{self._name(params[first])} is no longer finite. Lower lr (now {group['lr']:.3g}), or look for data "
+                f"or a loss that are not finite."
             )
 
     def _name(self, parameter: Tensor) -> str:
