@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SIZE = 1 << 15  # numbers in a piece
+SIZE = 1 << 16  # numbers in a piece
 
 
 class _Room(NamedTuple):

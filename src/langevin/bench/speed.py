@@ -95,8 +95,9 @@ def _steps(workload: Workload, names: list[str], threads: int, seconds: float, q
     if not quick:
         contenders |= {f"{name} gaussian": step for name, step in peers.torch_steps(workload).items()}
     per_round = {TINY.key: 20, WIDE.key: 2}.get(workload.key, 1)
+    turns = {"steps_per_round": per_round, "warm_up": 2 if per_round > 1 else 1, "least": 5}
     rows = []
-    for key, measured in compare(contenders, "SGD", seconds=seconds, steps_per_round=per_round, warm_up=2).items():
+    for key, measured in compare(contenders, "SGD", seconds=seconds, **turns).items():
         name, noise = key.rsplit(" ", 1)
         rows.append({"model": workload.key, "method": name, "noise": noise, "threads": threads, **measured.as_dict()})
         say(

@@ -37,9 +37,15 @@ class Comparison:
 
 
 def compare(
-    steps: Mapping[str, Step], baseline: str, *, seconds: float, steps_per_round: int = 5, warm_up: int = 3
+    steps: Mapping[str, Step],
+    baseline: str,
+    *,
+    seconds: float,
+    steps_per_round: int = 5,
+    warm_up: int = 3,
+    least: int = 5,
 ) -> dict[str, Comparison]:
-    """Let all take turns for about so many seconds, and no less than five rounds."""
+    """Let all take turns for about so many seconds, and no less than so many rounds."""
     for step in steps.values():
         for _ in range(warm_up):
             step()
@@ -47,7 +53,7 @@ def compare(
     processor: dict[str, list[float]] = {name: [] for name in steps}
     end = time.perf_counter() + seconds
     rounds = 0
-    while rounds < 5 or time.perf_counter() < end:
+    while rounds < least or time.perf_counter() < end:
         spent = {name: [0.0, 0.0] for name in steps}
         for _ in range(steps_per_round):
             for name, step in steps.items():
