@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench faults reproduce clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -25,6 +25,16 @@ bench: .venv/ready-test
 	$(BIN)/langevin bench --out benchmarks
 	$(BIN)/langevin bench gold --out docs/gold
 	$(BIN)/langevin bench support --out docs/networks.md
+
+reproduce: .venv/ready
+	$(BIN)/langevin reproduce all --scale quick
+
+# every fault, tried; the figures go into docs/scaling.md
+faults: .venv/ready-test
+	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
+		tests/test_faults_files.py tests/test_faults_writers.py tests/test_faults_killed.py tests/test_faults_system.py \
+		tests/distributed
+	$(BIN)/langevin bench scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -82,7 +82,8 @@ def test_bring_your_own(tmp_path):
     assert "--num-data" in langevin(*streamed, cwd=tmp_path, fails=True)
     langevin(*streamed, "--num-data", "40", cwd=tmp_path)
     assert json.loads((tmp_path / "s" / "manifest.json").read_text())["num_data"] == 40
-    assert "62 samples" in langevin("resume", "run", "--steps", "41", cwd=tmp_path)
+    assert "--trust" in langevin("resume", "run", "--steps", "41", cwd=tmp_path, fails=True)
+    assert "62 samples" in langevin("resume", "run", "--steps", "41", "--trust", cwd=tmp_path)
     assert "error" not in langevin("doctor", "mine:healthy", cwd=tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "langevin", "doctor", "mine:ill"], capture_output=True, text=True, cwd=tmp_path
@@ -129,3 +130,4 @@ def test_the_demo_writes_its_table_figure_and_results(tmp_path):
     assert results["table"][0]["method"] == "SGD"
     assert (tmp_path / "table.md").read_text().startswith("| | accuracy |")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "SGLD: can it be trusted?" in (tmp_path / "report.html").read_text()

@@ -48,8 +48,9 @@ def test_a_summed_loss_is_found_and_a_mean_is_not():
         def log_prob(self, output, target):
             return super().log_prob(output, target) * len(target)  # per example, and yet a sum in disguise
 
-    posterior = lv.Posterior(model, Scaled(), lv.Gaussian(), num_data=60)
-    assert levels(examine(posterior, toy_data()))["mean or sum"] == "error"
+    for std in (1.0, 0.01):  # the energy of a strong prior, which does not double, must not hide the sum
+        posterior = lv.Posterior(model, Scaled(), lv.Gaussian(std), num_data=60)
+        assert levels(examine(posterior, toy_data()))["mean or sum"] == "error"
 
 
 @pytest.mark.filterwarnings("ignore:Layer")

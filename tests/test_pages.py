@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from langevin.bench import speed_page
+from langevin.bench import scaling, speed_page
 from langevin.bench.gold import tables
+from langevin.report import verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -27,3 +28,23 @@ def test_the_pages_on_speed_have_the_measured_tables():
     assert not results["quick"]
     assert (BENCHMARKS / "README.md").read_text() == speed_page.page(results)
     assert speed_page.tables(results) in (DOCS / "speed.md").read_text()
+
+
+def test_the_page_on_reports_has_the_limits_of_the_verdicts():
+    page = (DOCS / "report.md").read_text()
+    assert f"within {verdicts.TEMPERATURE_TOLERANCE:.0%}".replace("%", " %") in page
+    assert f"R̂ ≤ {verdicts.RHAT_LIMIT} on {1 - verdicts.DISAGREEMENT:.0%}".replace("%", " %") in page
+    assert f"| Effective samples | {verdicts.ENOUGH_SAMPLES} or more |" in page
+
+
+def test_the_page_on_scaling_has_the_measured_tables():
+    page = (DOCS / "scaling.md").read_text()
+    written = scaling.tables(json.loads((DOCS / "scaling" / "results.json").read_text()))
+    for name, table in written.items():
+        assert f"<!-- {name} -->\n{table}<!-- end -->" in page
+    assert "| `kill -9` at a random moment |" in written["faults"]
+    assert all(row["tried"] == row["survived"] > 0 for row in scaling_faults().values())
+
+
+def scaling_faults():
+    return json.loads((DOCS / "scaling" / "results.json").read_text())["faults"]

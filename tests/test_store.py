@@ -136,7 +136,7 @@ def test_another_format_is_refused_by_name(run):
     file = run.path / "manifest.json"
     saved = json.loads(file.read_text())
     file.write_text(json.dumps({**saved, "format": 99}))
-    with pytest.raises(lv.RunError, match=r"format 99 by langevin .* this version reads format 1"):
+    with pytest.raises(lv.RunError, match=r"format 99 by langevin .* this version reads format 2"):
         lv.load(run.path, toy_model())
 
 

@@ -50,8 +50,14 @@ class Batches(ABC):
 
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
-        x, y = tree_map(lambda *rows: torch.stack(rows), *[self.fetch(chain, step) for chain in chains])
-        return x, y
+        return stack_batches([self.fetch(chain, step) for chain in chains])
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """One of so many parts of the mini-batch of a step, and its share of the examples."""
+        batch = self.fetch(chain, step)
+        rows, share = _rows(batch_size_of(batch[1]), part, parts)
+        x, y = tree_map(lambda t: t[rows], batch)
+        return (x, y), share
 
     def whole(self, size: int) -> Iterator[Batch]:
         """All data once, in pieces of up to `size`."""
@@ -92,6 +98,12 @@ class TensorBatches(Batches):
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
         return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """Only the rows of that part are looked up."""
+        indices = self._indices(chain, step)
+        rows, share = _rows(len(indices), part, parts)
+        return self.take(indices[rows]), share
 
     def targets(self) -> Tensor | None:
         """All targets."""
@@ -137,9 +149,15 @@ class DatasetBatches(Batches):
 
     def fetch(self, chain: int, step: int) -> Batch:
         """A fresh random subset, collated."""
+        return self.fetch_part(chain, step, 0, 1)[0]
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """Only the examples of that part are loaded; their random transforms are drawn for each part apart."""
         assert self.num_data is not None
-        seed_everything(self.seed, chain, step)
-        return self.take(noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step))
+        seed_everything(self.seed, chain, step, part)
+        indices = noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        rows, share = _rows(len(indices), part, parts)
+        return self.take(indices[rows]), share
 
     def whole(self, size: int) -> Iterator[Batch]:
         """One index after another."""
@@ -265,9 +283,26 @@ def split_batch(batch: Any) -> Batch:
     raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
 
 
-def seed_everything(seed: int, chain: int, step: int) -> None:
-    """Seed the global generators of torch, Python and numpy for one step."""
-    number = noise.integer(seed=seed, chain=chain, step=step)
+def stack_batches(batches: Sequence[Batch]) -> Batch:
+    """Mini-batches of several chains as one, along a first axis."""
+    x, y = tree_map(lambda *rows: torch.stack(rows), *batches)
+    return x, y
+
+
+def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
+    """Which rows of a batch a part has, and what share that is."""
+    start, stop = size * part // parts, size * (part + 1) // parts
+    if size < parts:
+        raise ValueError(
+            f"A mini-batch of {size} examples can't be shared by {parts} processes; give batch_size={parts} or more, "
+            f"or fewer processes along data."
+        )
+    return slice(start, stop), (stop - start) / size
+
+
+def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
+    """Seed the global generators of torch, Python and numpy for one step (of one part of its batch)."""
+    number = noise.integer(seed=seed, chain=chain, step=step, block=part)
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002  (the global generator is what transforms of others use)

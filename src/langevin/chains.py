@@ -10,17 +10,20 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 
-from langevin.batches import Batches, LoaderBatches, seed_everything
+from langevin.batches import Batch, Batches, LoaderBatches, seed_everything, stack_batches
 from langevin.diagnostics.temperature import Thermometer
+from langevin.distributed import Replicas
 from langevin.posterior import Posterior, batch_size_of, internal_names
 from langevin.samplers import Sampler
 from langevin.store import Checkpoint, RunError
@@ -49,6 +52,7 @@ class Chains(ABC):
         autocast: torch.dtype | None = None,
         accumulate: int = 1,
         compiled: bool = False,
+        replicas: Replicas | None = None,
     ) -> None:
         self.posterior = copy.deepcopy(posterior)
         self.numbers = list(numbers)
@@ -56,8 +60,13 @@ class Chains(ABC):
         self.seed = seed
         self.step = 0
         self.accumulate = accumulate
+        self.replicas = replicas
+        self.leads = replicas is None or replicas.rank == 0  # whether this process keeps samples and checkpoints
+        self._weight = (
+            1.0  # of this process's loss in the mean over replicas: its share of the batch times their number
+        )
         self._autocast = autocast
-        self._random_forward = "dropout" in posterior.allow or any(h.kind == "dropout" for h in posterior.hazards())
+        self._random_forward = posterior.random_forward
         self.names = list(self.posterior.sampled_parameters())
         self.buffers = self.posterior.moving_buffers()
         self.params = self._leaves(starts)
@@ -74,14 +83,28 @@ class Chains(ABC):
         x, y = self._fetch()
         if self._random_forward:
             seed_everything(self.seed, self.numbers[0], self.step)
+        self.posterior.at_step(self.step)
         self.sampler.zero_grad()
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
-        for share, piece in self._pieces(x, y):
-            with self._precision():
-                losses = self._losses(*piece) * share
-            losses.sum().backward()  # type: ignore[no-untyped-call]
+        for n, (share, piece) in enumerate(self._pieces(x, y), 1):
+            with self._alone_until(n == self.accumulate):
+                with self._precision():
+                    losses = self._losses(*piece) * (share * self._weight)
+                losses.sum().backward()  # type: ignore[no-untyped-call]
             total += losses.detach()
+        if self.replicas is not None:
+            self._average_gradients()
+            total = self.replicas.average(total)
         return [float(loss) for loss in total.tolist()]
+
+    def check_replicas(self) -> None:
+        """Raise unless all processes that move these chains have the same weights."""
+        if self.replicas is not None:
+            self.replicas.check(self.params, self.step)
+
+    def agree(self, wish: bool) -> bool:
+        """Whether one of the processes that move these chains wishes so."""
+        return wish if self.replicas is None else self.replicas.any(wish)
 
     def advance(self) -> None:
         """One step of the sampler and of its schedule."""
@@ -145,8 +168,9 @@ class Chains(ABC):
             a.copy_(self._joined([c.tensors[f"anchor/{name}"] for c in checkpoints]))
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
-                joined = self._joined([c.tensors[key] for c in checkpoints]).to(p.device)
-                self.sampler.state[p][key.removeprefix(prefix)] = joined
+                joined = self._joined([c.tensors[key] for c in checkpoints])
+                # torch's optimizers count their steps in a scalar that has to stay on the CPU
+                self.sampler.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
             self.sampler.state[p].update(first.values["state"].get(name, {}))
         if len(first.values["groups"]) != len(self.sampler.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")
@@ -169,6 +193,25 @@ class Chains(ABC):
         bounds = [size * i // self.accumulate for i in range(self.accumulate + 1)]
         for start, stop in pairwise(bounds):
             yield (stop - start) / size, tree_map(lambda t, a=start, n=stop - start: t.narrow(axis, a, n), (x, y))
+
+    _weight = (
+        1.0  # of the loss of this process in the mean over the replicas: its share of the batch times their number
+    )
+
+    def _part(self, chain: int) -> Batch:
+        """The part of a mini-batch that belongs to this process."""
+        assert self.replicas is not None
+        batch, share = self.batches.fetch_part(chain, self.step, self.replicas.rank, self.replicas.size)
+        self._weight = share * self.replicas.size
+        return batch
+
+    @abstractmethod
+    def _average_gradients(self) -> None:
+        """Average the gradients over the replicas, if that was not done on the way."""
+
+    def _alone_until(self, last: bool) -> AbstractContextManager[Any]:
+        """Inside, unless this is the last piece of a batch, replicas need not exchange gradients."""
+        return nullcontext()
 
     @abstractmethod
     def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
@@ -212,12 +255,29 @@ class OneChain(Chains):
         return list(parameters.values())
 
     def _fetch(self) -> tuple[Any, Any]:
-        batch = self.batches.fetch(self.numbers[0], self.step)
+        chain = self.numbers[0]
+        batch = self.batches.fetch(chain, self.step) if self.replicas is None else self._part(chain)
         x, y = tree_map(lambda t: t.to(self.params[0].device, non_blocking=True), batch)
         return x, y
 
     def _losses(self, x: Any, y: Any) -> Tensor:
-        return self.posterior.loss(x, y).reshape(1)
+        loss: Tensor = self.posterior.loss(x, y) if self.replicas is None else self._parallel(x, y)
+        return loss.reshape(1)
+
+    @cached_property
+    def _parallel(self) -> DistributedDataParallel:
+        """The posterior, whose gradients are averaged while they are computed."""
+        assert self.replicas is not None
+        return DistributedDataParallel(self.posterior, process_group=self.replicas.group)
+
+    def _alone_until(self, last: bool) -> AbstractContextManager[Any]:
+        if self.replicas is None or last:
+            return nullcontext()
+        without: AbstractContextManager[Any] = self._parallel.no_sync()
+        return without
+
+    def _average_gradients(self) -> None:
+        pass  # DistributedDataParallel has done so
 
     def _slice(self, tensor: Tensor, index: int) -> Tensor:
         return tensor
@@ -242,8 +302,16 @@ class StackedChains(Chains):
         return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
 
     def _fetch(self) -> tuple[Any, Any]:
-        x, y = tree_map(lambda t: t.to(self.params[0].device), self.batches.fetch_stacked(self.numbers, self.step))
+        if self.replicas is None:
+            batch = self.batches.fetch_stacked(self.numbers, self.step)
+        else:
+            batch = stack_batches([self._part(chain) for chain in self.numbers])
+        x, y = tree_map(lambda t: t.to(self.params[0].device), batch)
         return x, y
+
+    def _average_gradients(self) -> None:
+        assert self.replicas is not None
+        self.replicas.average_gradients(self.params)
 
     def _losses(self, x: Any, y: Any) -> Tensor:
         weights = dict(zip(self._internal, self.params, strict=True))

@@ -1,4 +1,4 @@
-"""`sample` and `resume`: the only loop.
+"""`sample`, `resume` and, for `fit`, `minimize`: the only loop.
 
 A step: fetch the batch of (seed, chain, step), compute the loss and its gradient, let the sampler move, note loss and
 temperature, keep the sample if its turn has come, write a checkpoint if one is due. Weights change only in
@@ -14,20 +14,26 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from tqdm.auto import tqdm
 
-from langevin import preflight
+from langevin import distributed, preflight
+from langevin import manifest as manifests
 from langevin.batches import Batches, as_batches
 from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
+from langevin.disk import dtype_of
+from langevin.distributed import Mesh
 from langevin.environment import environment
 from langevin.interrupt import Interrupt
 from langevin.plan import Cadence, Moment, Notes, Plan
@@ -37,6 +43,7 @@ from langevin.preflight import Diverged
 from langevin.recipes import read_recipe, write_recipe
 from langevin.run import Run, Scratch
 from langevin.samplers import Sampler
+from langevin.samplers.descent import Descent
 from langevin.schedules import cyclical
 from langevin.store import RunError, Store
 
@@ -71,6 +78,8 @@ def sample(
     float16: bool = False,
     keep_last: int | None = None,
     tags: Mapping[str, Any] | None = None,
+    mesh: Mesh | str | None = None,
+    resume_if_there: bool = False,
 ) -> Run:
     """Draw samples of the posterior. The posterior's own model is left as it is.
 
@@ -102,10 +111,14 @@ def sample(
         float16: store samples in half the space.
         keep_last: keep only the last so many samples of each chain.
         tags: anything of yours, made of what JSON has, to stand in the manifest.
+        mesh: how the processes that torchrun launched share the work, "chains=2,data=2"; by default as many as divide
+            the chains have chains of their own, and the rest share the batches. Callbacks are called in each.
+        resume_if_there: continue the run if `out` holds this very run already, so that a command which is simply
+            repeated (by torchrun, Slurm, Kubernetes) goes on.
     """
+    preflight.refuse_shards(posterior)
     posterior = copy.deepcopy(posterior)
-    if device is not None:
-        posterior.to(device)
+    place = _placed(posterior, mesh, chains, device)
     batches = as_batches(data, batch_size, seed, _device(posterior))
     if isinstance(init, Mapping):  # frozen parameters start there too
         load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
@@ -128,27 +141,138 @@ def sample(
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
         compile=compile,
     )
-    workshop = _Workshop(posterior, batches, sampler, schedule, plan)
+    if resume_if_there and out is not None and place.first(partial(manifests.there, Path(out))):
+        return _repeated(
+            plan,
+            out,
+            posterior,
+            data,
+            sampler=sampler,
+            schedule=schedule,
+            callbacks=callbacks,
+            progress=progress,
+            checkpoint_steps=checkpoint_steps,
+            checkpoint_seconds=checkpoint_seconds,
+            init=init,
+            mesh=place.mesh,
+        )
+    workshop = _Workshop(posterior, batches, sampler, schedule, plan, place)
     preflight.check_schedule(schedule, workshop.probe(), plan)
     preflight.check_adaptation(workshop.probe(), plan)
-    starts = [_start(init, chain, posterior) for chain in range(chains)]
+    preflight.check_mesh(posterior, workshop.probe(), place, out)
+    starts = [starting_weights(init, chain, posterior) for chain in range(chains)]
     with preflight.generators_kept():
-        chosen, why = workshop.choose(mode, starts)
+        chosen, why = place.first(lambda: workshop.trial().choose(mode, starts))
     workshop.plan = replace(plan, mode=chosen)
     manifest = _manifest(workshop, float16, keep_last, tags)
+    cadence = Cadence(checkpoint_steps, checkpoint_seconds)
+    return _begin(workshop, starts, manifest, out, callbacks, progress, cadence, why)
+
+
+def minimize(
+    objective: Posterior,
+    data: Any,
+    optimizer: Callable[..., Optimizer],
+    *,
+    steps: int,
+    burn_in: int,
+    every: int,
+    phase: int,
+    schedule: Callable[[Any], LRScheduler] | None,
+    start: Weights,
+    batch_size: int | None,
+    seed: int,
+    out: str | Path | None,
+    autocast: torch.dtype | None,
+    accumulate: int,
+    callbacks: Callbacks,
+    progress: bool,
+    checkpoint_steps: int | None,
+    checkpoint_seconds: float,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
+) -> Run:
+    """Take the objective's parameters downhill from `start`, keeping them every so many steps: what `fit` does.
+
+    The same loop as that of `sample`, with one chain and no temperature; `about` goes into the manifest.
+    """
+    batches = as_batches(data, batch_size, seed, _device(objective))
+    plan = Plan(
+        steps=steps,
+        burn_in=burn_in,
+        thin=every,
+        phase=phase,
+        chains=1,
+        seed=seed,
+        batch_size=batch_size,
+        mode="sequential",
+        freeze=False,
+        accumulate=accumulate,
+        autocast=None if autocast is None else str(autocast).removeprefix("torch."),
+        thermometer=False,
+    )
+    workshop = _Workshop(objective, batches, partial(Descent, optimizer=optimizer), schedule, plan)
+    preflight.check_schedule(schedule, workshop.probe(), plan)
+    manifest = _manifest(workshop, False, None, tags) | dict(about)
+    cadence = Cadence(checkpoint_steps, checkpoint_seconds)
+    return _begin(workshop, [start], manifest, out, callbacks, progress, cadence, "")
+
+
+def keep(
+    posterior: Posterior,
+    data: Any,
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, float],
+    *,
+    seed: int,
+    out: str | Path | None,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
+) -> Run:
+    """Store a result that took no steps as a run of one."""
+    batches = as_batches(data, None, seed, _device(posterior))
+    plan = Plan(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, thermometer=False)
+    manifest = _manifest(_Workshop(posterior, batches, Descent, None, plan), False, None, tags)
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
-    store = Store.create(path, manifest)
-    preflight.refuse_if_too_large(store, plan)
-    if progress:
-        _announce(store, workshop.plan, why)
-    with preflight.generators_kept(), store.writing():
+    store = Store.create(path, manifest | {"tensors": _specification(tensors)} | dict(about))
+    with store.writing():
         store.write_fixed(posterior.fixed_tensors())
-        for numbers in workshop.together([0] * chains):
-            group = workshop.chains(numbers, [starts[n] for n in numbers])
-            _save(store, group, [Notes() for _ in numbers])
-        store.write_manifest()  # last: a directory with a manifest is a run that can go on
-        _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
+        store.add(0, 1, tensors, notes)
+        store.flush()
+        store.write_manifest()
     return Run(store, Predictor(posterior.model, posterior.likelihood), scratch=Scratch(path) if out is None else None)
+
+
+def _begin(
+    workshop: _Workshop,
+    starts: Sequence[Weights],
+    manifest: dict[str, Any],
+    out: str | Path | None,
+    callbacks: Callbacks,
+    progress: bool,
+    cadence: Cadence,
+    why: str,
+) -> Run:
+    """Write the checkpoint of step 0, and go on from there."""
+    posterior, plan, place = workshop.posterior, workshop.plan, workshop.place
+    path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
+
+    def create() -> Store:
+        store = Store.create(path, manifest)
+        preflight.refuse_if_too_large(store, plan)
+        if progress:
+            _announce(store, plan, why)
+        return store
+
+    def begin(store: Store) -> None:
+        store.write_fixed(posterior.fixed_tensors())
+        _save_starts(store, workshop, dict(enumerate(starts)))
+        store.write_manifest()  # last: a directory with a manifest is a run that can go on
+
+    with preflight.generators_kept(), _holding(path, place, plan.chains, create, begin) as store:
+        _go_on(store, workshop, callbacks, progress, cadence)
+    scratch = Scratch(path) if out is None else None
+    return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
 
 
 def resume(
@@ -164,22 +288,33 @@ def resume(
     progress: bool = True,
     checkpoint_steps: int | None = None,
     checkpoint_seconds: float = 30.0,
+    chains: int | None = None,
+    init: Init = None,
+    mesh: Mesh | str | None = None,
 ) -> Run:
     """Continue a run from its last checkpoint, to `steps` in all (by default as many as were planned).
 
     It goes on exactly as if it had never stopped: the samples are bit for bit those of an undisturbed run in the same
     environment, and a difference of environment is said. The sampler and the schedule are known from the run unless
     they were functions of the user's, which must then be given again.
+
+    With `chains` larger than before, chains are added; they start at `init` (as in `sample`: the weights of the model
+    that is given, if None) and are those of a run that had so many from the beginning. The processes (`mesh`) need
+    not be as many as before.
     """
+    scratch = Scratch.of(path)  # held from here on, so that a run without `out` outlives its first object
     store = Store.open(path)
     manifest = store.manifest
     posterior = copy.deepcopy(posterior)
-    if device is not None:
-        posterior.to(device)
-    plan = Plan(**manifest["plan"])
+    manifests.require(store.path, manifest)
+    plan = _planned(store)
+    before = plan.chains
+    place = _placed(posterior, mesh, chains or before, device)
+    if chains is not None and chains < before:
+        raise ValueError(f"chains can't shrink: the run has {before}, given chains={chains}.")
     if steps is not None and steps < plan.steps:
         raise ValueError(f"steps is the new total and can't shrink: {plan.steps} were planned, given steps={steps}.")
-    plan = replace(plan, steps=steps or plan.steps)
+    plan = replace(plan, steps=steps or plan.steps, chains=chains or before)
     batches = as_batches(data, plan.batch_size, plan.seed, _device(posterior))
     workshop = _Workshop(
         posterior,
@@ -187,21 +322,100 @@ def resume(
         sampler or _known(manifest, "sampler", path),
         schedule or (None if manifest["schedule"] is False else _known(manifest, "schedule", path)),
         plan,
+        place,
     )
     preflight.check_same(store, posterior, batches)
     preflight.check_same_sampler(store, sampler, schedule)
-    preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    try:
+        preflight.check_schedule(workshop.schedule, workshop.probe(), plan)
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise RunError(f"The sampler or the schedule of {path} can't be made with its options: {error}.") from error
+    preflight.check_mesh(posterior, workshop.probe(), place, path)
     preflight.refuse_if_too_large(store, plan)
     load_tensors(posterior, store.fixed())
-    here = environment(_device(posterior))
+    starts = {chain: starting_weights(init, chain, posterior) for chain in range(before, plan.chains)}
+    here = environment(_device(posterior)) | {"replicas": place.mesh.data}
     preflight.warn_of_differences(manifest["environment"], here, batches)
-    with preflight.generators_kept(), store.writing():
+
+    def amend(store: Store) -> None:
         store.refresh()  # another process may have written since
-        manifest["plan"] = asdict(plan)
-        manifest["resumed"].append({"at": _now(), "environment": here})
+        if starts:
+            store.drop_checkpoints(starts)  # of an attempt to add chains that failed
+            _save_starts(store, workshop, starts)
+        store.manifest["plan"] = asdict(plan)
+        store.manifest["resumed"].append({"at": _now(), "environment": here})
         store.write_manifest()
+
+    with preflight.generators_kept(), _holding(store.path, place, plan.chains, lambda: store, amend) as store:
         _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
+
+
+def _placed(
+    posterior: Posterior, mesh: Mesh | str | None, chains: int, device: torch.device | str | None
+) -> distributed.Place:
+    """Where this process stands; the posterior goes to its device."""
+    wanted = _device(posterior) if device is None else torch.device(device)
+    place = distributed.place(mesh, chains, wanted.type)
+    posterior.to(place.device(wanted))
+    return place
+
+
+@contextmanager
+def _holding(
+    path: Path, place: distributed.Place, chains: int, opened: Callable[[], Store], change: Callable[[Store], None]
+) -> Iterator[Store]:
+    """Let one process change the run as a whole; then every one holds the chains that it writes."""
+    if place.alone:
+        store = opened()
+        with store.writing():
+            change(store)
+            yield store
+        return
+
+    def lead() -> None:
+        store = opened()
+        with store.writing():
+            change(store)
+
+    place.first(lead)
+    store = Store.open(path)
+    with store.writing(place.chains_of(chains)) if place.writes else nullcontext():
+        yield store
+
+
+def _finished(store: Store, place: distributed.Place, predictor: Predictor, scratch: Scratch | None) -> Run:
+    """The run with the samples of all processes."""
+    if not place.alone:
+        place.wait_for_all()
+        store.refresh()
+    return Run(store, predictor, scratch=scratch)
+
+
+def _repeated(plan: Plan, path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
+    """Continue the run that a repeated call finds, if it is the one that the call describes."""
+    saved = _planned(Store.open(path))
+    mine, its = asdict(plan), asdict(saved)
+    if different := [name for name in mine if name not in ("steps", "chains", "mode") and mine[name] != its[name]]:
+        name = different[0]
+        raise RunError(
+            f"{path} holds another run: its {name} is {its[name]}, given {mine[name]}. Choose another directory: "
+            f"out={str(path) + '-2'!r}."
+        )
+    return resume(
+        path, posterior, data, steps=max(plan.steps, saved.steps), chains=max(plan.chains, saved.chains), **options
+    )
+
+
+def _save_starts(store: Store, workshop: _Workshop, starts: Mapping[int, Weights]) -> None:
+    """Write the checkpoints of step 0, each file for chains that will advance together."""
+    for block in workshop.place.blocks(workshop.plan.chains):
+        new = [chain for chain in block if chain in starts]
+        for together in workshop.together([0] * len(new)):
+            numbers = [new[n] for n in together]
+            group = workshop.chains(numbers, [starts[n] for n in numbers])
+            group.leads = True
+            _save(store, group, [Notes() for _ in numbers])
 
 
 @dataclass
@@ -213,6 +427,12 @@ class _Workshop:
     sampler: MakeSampler
     schedule: MakeScheduler | None
     plan: Plan
+    place: distributed.Place = distributed.ALONE
+
+    def trial(self) -> _Workshop:
+        """The work of the first process, without the others."""
+        mine = replace(self.plan, chains=len(self.place.blocks(self.plan.chains)[0]))
+        return replace(self, plan=mine, place=distributed.ALONE)
 
     def probe(self) -> Sampler:
         """A sampler that is only looked at."""
@@ -231,9 +451,10 @@ class _Workshop:
             self.sampler,
             self.schedule,
             seed=self.plan.seed,
-            autocast=None if self.plan.autocast is None else getattr(torch, self.plan.autocast),
+            autocast=None if self.plan.autocast is None else dtype_of(self.plan.autocast),
             accumulate=self.plan.accumulate,
             compiled=self.plan.compile,
+            replicas=self.place.replicas,
         )
 
     def together(self, steps: Sequence[int]) -> list[list[int]]:
@@ -272,23 +493,47 @@ def _go_on(store: Store, workshop: _Workshop, callbacks: Callbacks, progress: bo
     """Take every chain from its checkpoint to the end of the plan."""
     plan = workshop.plan
     at = store.checkpoint_steps()
-    if missing := [chain for chain in range(plan.chains) if chain not in at]:
+    if missing := list(islice((chain for chain in range(plan.chains) if chain not in at), 10)):
         raise RunError(f"{store.path} has no checkpoint of the chains {missing}, so they can't go on.")
-    groups = workshop.together([at[chain] for chain in range(plan.chains)])
+    mine = workshop.place.chains_of(plan.chains)
+    groups = [[mine[n] for n in together] for together in workshop.together([at[chain] for chain in mine])]
+    progress = progress and workshop.place.leads
     with Interrupt() as interrupt, _bar(plan.steps * len(groups), progress) as bar:
         for numbers in groups:
             bar.update(at[numbers[0]])
             if at[numbers[0]] == plan.steps:
                 continue
-            checkpoints = [store.checkpoint(n) for n in numbers]
-            starts = [
-                {name: checkpoint.tensors[f"weights/{name}"] for name in store.manifest["tensors"]}
-                for checkpoint in checkpoints
-            ]
-            group = workshop.chains(numbers, starts)
-            group.restore(checkpoints)
-            notes = [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+            group, notes = _restored(store, workshop, numbers)
             _advance(store, group, notes, plan, callbacks, bar, cadence, interrupt)
+
+
+def _restored(store: Store, workshop: _Workshop, numbers: list[int]) -> tuple[Chains, list[Notes]]:
+    """Chains as their checkpoints left them, and what was noted since their last samples."""
+    checkpoints = [store.checkpoint(n) for n in numbers]
+    with _fitting(store, numbers):
+        shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
+        starts = [
+            {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
+            for checkpoint in checkpoints
+        ]
+    group = workshop.chains(numbers, starts)
+    with _fitting(store, numbers):
+        group.restore(checkpoints)
+        return group, [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+
+
+@contextmanager
+def _fitting(store: Store, numbers: list[int]) -> Iterator[None]:
+    """Whatever goes wrong inside means that a checkpoint is not of this model and sampler."""
+    try:
+        yield
+    except RunError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
+        raise RunError(
+            f"The checkpoint of the chains {numbers} in {store.path} does not fit this model and sampler, so they "
+            f"can't go on from it ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _advance(
@@ -311,7 +556,7 @@ def _advance(
             if begin is not None:
                 tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
                 begin = None
-            _note(store, group, notes, plan, losses)
+            heats = _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False
             try:
@@ -320,18 +565,23 @@ def _advance(
                 raise Diverged(f"{_divergence(group.numbers[0], 'it diverged', group, store)} {error}") from None
             if group.step == plan.burn_in and plan.freeze:
                 group.sampler.freeze()
+            if plan.keeps(group.step) or group.step % 100 == 0 or group.step == plan.steps:
+                group.check_replicas()
             if plan.keeps(group.step):
                 _keep(store, group, notes, lr)
             whole = True
             if cadence.due(group.step):
                 _save(store, group, notes)
             for callback in callbacks:
-                callback(Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy))
+                callback(
+                    Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats)
+                )
             bar.update()
+            store.beat(group.numbers, group.step)
             if not bar.disable and time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
                 bar.set_postfix_str(_state_of_affairs(store, group, losses, notes), refresh=False)
-            if interrupt.requested:
+            if group.agree(interrupt.requested):
                 raise interrupt.exception()
         _save(store, group, notes)
     except (Diverged, RunError):
@@ -348,8 +598,8 @@ def _advance(
         raise
 
 
-def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> None:
-    """Losses, checked, and now and then the temperature about the mean of the second half of burn-in."""
+def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> list[float]:
+    """Note losses, checked; now and then read, note and return temperatures about the mean of late burn-in."""
     for chain, note, loss in zip(group.numbers, notes, losses, strict=True):
         if not math.isfinite(loss):
             raise Diverged(_divergence(chain, f"the loss is {loss}", group, store))
@@ -361,28 +611,35 @@ def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: l
         each = group.thermometer.measure_each(group.params)
         observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
         observed |= group.observables()
-        for i, (note, heat) in enumerate(zip(notes, group.thermometer.over_all(each).tolist(), strict=True)):
+        heats: list[float] = group.thermometer.over_all(each).tolist()
+        for i, (note, heat) in enumerate(zip(notes, heats, strict=True)):
             note.heat += heat
             note.readings += 1
             for name, values in observed.items():
                 note.observe(name, values[i])
+        return heats
+    return []
 
 
 def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:
     for index, chain in enumerate(group.numbers):
         try:
-            store.add(chain, group.step, group.sample(index), notes[index].means(lr))
+            if group.leads:
+                store.add(chain, group.step, group.sample(index), notes[index].means(lr))
         except FloatingPointError as error:
             raise Diverged(_divergence(chain, str(error), group, store)) from None
         notes[index] = Notes()
 
 
 def _save(store: Store, group: Chains, notes: list[Notes]) -> None:
-    if not all(bool(p.isfinite().all()) for p in group.params):
-        raise Diverged(_divergence(group.numbers[0], "a weight is not finite", group, store))
-    store.write_checkpoint(
-        {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
-    )
+    if not group.leads:
+        return
+    checkpoints = {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
+    for chain, checkpoint in checkpoints.items():
+        for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
+            if not bool(tensor.isfinite().all()):
+                raise Diverged(_divergence(chain, f"{name} is not finite", group, store))
+    store.write_checkpoint(checkpoints)
 
 
 def _divergence(chain: int, what: str, group: Chains, store: Store) -> str:
@@ -407,8 +664,9 @@ def _bar(total: int, progress: bool) -> Any:
 
 def _announce(store: Store, plan: Plan, why: str) -> None:
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains} chains, {plan.mode} ({why or 'as asked'})"
+    what, kept = (chains, "samples") if plan.thermometer else (f"{plan.steps} steps", "snapshots")
     size = preflight.human(preflight.size_on_disk(store, plan))
-    tqdm.write(f"{chains}; {plan.kept_per_chain() * plan.chains} samples, {size}, go to {store.path}", sys.stderr)
+    tqdm.write(f"{what}; {plan.kept_per_chain() * plan.chains} {kept}, {size}, go to {store.path}", sys.stderr)
 
 
 def _seconds_per_step(group: Chains) -> float:
@@ -426,7 +684,7 @@ def _device(posterior: Posterior) -> torch.device:
     return next(posterior.parameters()).device
 
 
-def _start(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
+def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
     """The weights at which a chain starts."""
     current = {name: p.detach().clone() for name, p in posterior.sampled_parameters().items()}
     current |= {name: b.clone() for name, b in posterior.moving_buffers().items()}
@@ -465,14 +723,30 @@ def _manifest(
         "num_data": posterior.num_data,
         **preflight.describe(posterior),
         "data": workshop.batches.fingerprint(),
+        "inputs": preflight.inputs(workshop.batches),
         "float16": float16,
         "keep_last": keep_last,
-        "tensors": {
-            name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()
-        },
-        "environment": environment(_device(posterior)),
+        "tensors": _specification(tensors),
+        "environment": environment(_device(posterior)) | {"replicas": workshop.place.mesh.data},
         "resumed": [],
     }
+
+
+def _specification(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()}
+
+
+def _planned(store: Store) -> Plan:
+    """The plan in a manifest, which may have been written by anyone."""
+    try:
+        plan = Plan(**store.manifest["plan"])
+        if plan.mode not in ("vectorised", "sequential"):
+            raise ValueError(f"mode={plan.mode!r}")
+        if plan.autocast is not None:
+            dtype_of(plan.autocast)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{manifests.file(store.path)} has no plan that can be followed: {error}") from None
+    return plan
 
 
 def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..., Any]:
@@ -481,7 +755,10 @@ def _known(manifest: dict[str, Any], what: str, path: str | Path) -> Callable[..
             f"The {what} of {path} was a function that can't be written down; give it again: "
             f"lv.resume({str(path)!r}, posterior, data, {what}=…)."
         )
-    return read_recipe(manifest[what])
+    try:
+        return read_recipe(manifest[what])
+    except ValueError as error:
+        raise RunError(f"The {what} of {path} is not known: {error}") from None
 
 
 def _now() -> str:

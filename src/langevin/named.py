@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from langevin import data as data_sets
-from langevin import models, run
+from langevin import fitted, models, run
 from langevin.batches import as_batches
+from langevin.evaluation.inputs import examples
 from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise, Likelihood
 from langevin.posterior import Posterior
 from langevin.priors import Gaussian, default
@@ -29,10 +30,45 @@ def load(path: str | Path, model: nn.Module | None = None, likelihood: Likelihoo
     """
     if model is None:
         recipe = Store.open(path).manifest.get("tags", {}).get("command")
-        if recipe is None or ":" in recipe["model"]:
+        if recipe is None or not _is_recipe(recipe) or ":" in recipe["model"]:
             raise RunError(f"{path} does not know its model by name; give it: lv.load({str(path)!r}, model).")
-        model = models.make(recipe["model"], **recipe["made_with"])
+        model = models.make(recipe["model"], **recipe.get("made_with", {}))
+    if "method" in Store.open(path).manifest:
+        return fitted.load(path, model, likelihood)
     return run.load(path, model, likelihood)
+
+
+def recipe_of(path: str | Path, trust: bool) -> dict[str, Any]:
+    """What the command that began a run said. Functions that it names are called only if the user trusts the run:
+    whoever wrote the manifest chose them.
+    """
+    recipe: dict[str, Any] | None = Store.open(path).manifest.get("tags", {}).get("command")
+    if recipe is None:
+        raise ValueError(f"{path} was not begun on the command line; continue it with lv.resume({str(path)!r}, …).")
+    if not _is_recipe(recipe):
+        raise RunError(f"The command in the manifest of {path} is none of langevin's.")
+    own = [recipe[part] for part in ("model", "data") if ":" in recipe[part]]
+    if own and not trust:
+        raise RunError(
+            f"{path} names functions to be called, {' and '.join(own)}. If they are yours, say so: langevin resume "
+            f"{path} --trust."
+        )
+    return recipe
+
+
+def _is_recipe(recipe: Any) -> bool:
+    kinds = {
+        "model": str,
+        "model_options": dict,
+        "data": str,
+        "data_options": dict,
+        "likelihood": str | None,
+        "prior_std": float | int | None,
+        "num_data": int | None,
+        "seed": int,
+    }
+    made_with = recipe.get("made_with", {}) if isinstance(recipe, dict) else None
+    return isinstance(made_with, dict) and all(isinstance(recipe.get(name), kind) for name, kind in kinds.items())
 
 
 def build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
@@ -55,6 +91,51 @@ def build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
         model = models.make(recipe["model"], **recipe["made_with"])
     prior = default(model) if recipe["prior_std"] is None else Gaussian(recipe["prior_std"])
     return Posterior(model, likelihood, prior, num_data=num_data), train
+
+
+def reopen(path: str | Path) -> run.Run:
+    """Open a run that the command line made; a function of the user's that makes its model is called again."""
+    recipe = command_of(path)
+    if ":" not in recipe["model"]:
+        return load(path)
+    return load(path, _called(recipe["model"], imported(recipe["model"]), recipe["model_options"]))
+
+
+def command_of(path: str | Path) -> dict[str, Any]:
+    """What the command said that made a run."""
+    recipe: dict[str, Any] | None = Store.open(path).manifest.get("tags", {}).get("command")
+    if recipe is None:
+        raise RunError(
+            f"{path} was not made on the command line, which so knows neither its model nor its data. In Python: "
+            f"lv.evaluate(lv.load({str(path)!r}, model), test)."
+        )
+    return recipe
+
+
+def held_out(recipe: dict[str, Any], given: str | None = None) -> tuple[Any, torch.Tensor] | None:
+    """Test data (x, y): those that are given by name or module:function, else the test part of the recipe's.
+
+    None if the recipe's data are a function of the user's, which may have no test part.
+    """
+    data = _test_set(recipe, given)
+    return None if data is None else examples(data)
+
+
+def foreign(recipe: dict[str, Any], name: str) -> Any:
+    """Inputs of another kind, by name or module:function; images are normalized as those that the run knows."""
+    if ":" in name:
+        return imported(name)()
+    own = None if ":" in recipe["data"] else _test_set(recipe, None)
+    scale = getattr(own, "normalization", None)
+    return data_sets.load(name, split="test", **({} if scale is None else {"normalize": scale}))
+
+
+def _test_set(recipe: dict[str, Any], given: str | None) -> Any:
+    name = given or recipe["data"]
+    if ":" in name:
+        return None if given is None else imported(name)()
+    options = recipe["data_options"] if name == recipe["data"] else {}
+    return data_sets.load(name, **{**options, "split": "test"})
 
 
 def imported(name: str) -> Callable[..., Any]:

@@ -40,6 +40,7 @@ class Stream(IntEnum):
     FORWARD = 2  # random transforms of the data, and dropout where it was allowed
     LABELS = 3  # sampled from the model, for its Fisher information
     FISHER = 4  # the Fisher's own mini-batch
+    DRAWS = 5  # weights from a fitted distribution; the step is the number of the draw
 
 
 class _Engine(threading.local):
@@ -190,9 +191,9 @@ def random_subset(num_data: int, size: int, *, seed: int, chain: int, step: int,
     return torch.from_numpy(_engine.numbers.choice(num_data, size, replace=False, shuffle=False))
 
 
-def integer(*, seed: int, chain: int, step: int, stream: int = Stream.FORWARD) -> int:
+def integer(*, seed: int, chain: int, step: int, stream: int = Stream.FORWARD, block: int = 0) -> int:
     """A 63-bit integer, to seed generators that are not ours (`torch.manual_seed`)."""
-    _engine.set(seed, chain, step, stream)
+    _engine.set(seed, chain, step, stream, block)
     return int(_engine.philox.random_raw()) >> 1
 
 

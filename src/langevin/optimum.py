@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._pytree import tree_map
 
 from langevin.batches import as_batches
+from langevin.distributed import Mesh
 from langevin.loop import sample
 from langevin.posterior import Posterior, batch_size_of
 from langevin.preflight import check_num_data
@@ -56,6 +57,7 @@ def find_map(
             schedule=partial(CosineAnnealingLR, T_max=steps),
             seed=seed,
             progress=progress,
+            mesh=Mesh(),
         )
         return run[-1]
     if method != "lbfgs":

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from langevin import sharding
+
 SIZE = 1 << 16  # numbers in a piece
 
 
@@ -35,6 +37,7 @@ class Pieces:
 
         What is done in place to a piece of a changed list is done to its tensors.
         """
+        changed, read = [_here(each) for each in changed], [_here(each) for each in read]
         small: list[int] = []
         count = 0
         for i, tensor in enumerate(changed[0]):
@@ -52,6 +55,7 @@ class Pieces:
     @staticmethod
     def batches(lists: Sequence[list[Tensor]]) -> Iterator[list[list[Tensor]]]:
         """The same for updates written with `torch._foreach_…`: small tensors as they are, large ones cut."""
+        lists = [_here(each) for each in lists]
         small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
         if small:
             yield [[each[i] for i in small] for each in lists]
@@ -82,6 +86,11 @@ class Pieces:
             views = [part.view(t.shape) for part, t in zip(torch.split(flat, sizes), tensors, strict=True)]
             self._rooms[key] = _Room(owner, flat, views)
         return self._rooms[key]
+
+
+def _here(tensors: list[Tensor]) -> list[Tensor]:
+    """What this process has of them."""
+    return [sharding.local(t) for t in tensors] if sharding.any_sharded(tensors) else tensors
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -27,6 +27,7 @@ class Plan:
     freeze: bool
     accumulate: int
     autocast: str | None
+    thermometer: bool = True  # whether the temperature is read; an optimum has none
     compile: bool = False
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class Plan:
         return step >= self.burn_in and self._reads(step)
 
     def _reads(self, step: int) -> bool:
-        return step % min(10, self.thin) == 0  # a reading costs a pass over the weights
+        return self.thermometer and step % min(10, self.thin) == 0  # a reading costs a pass over the weights
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Moment:
     kept: int  # samples on the disk, over all chains
     sampler: Sampler
     weights: Callable[[int], dict[str, Tensor]]  # of the n-th of `chains`
+    temperature: list[float] = field(default_factory=list)  # of each chain; empty where it was not read at this step
 
 
 @dataclass

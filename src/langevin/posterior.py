@@ -18,10 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from langevin import sharding
 from langevin.likelihoods import Likelihood
 from langevin.priors import Gaussian, PerParameter, Prior, with_gaussian_energy
 
 _WRAPPERS = ("module.", "_orig_mod.")  # put in front of names by DistributedDataParallel and torch.compile
+_INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # and these within: a compiled or checkpointed block
 
 
 class Hazard(NamedTuple):
@@ -98,14 +100,14 @@ class Posterior(nn.Module):
 
         `x` is what the model takes: a tensor, a tuple of arguments or a dict of named ones.
         """
-        return self._with_prior(self._mean_energy(x, y))
+        return self._with_prior(self.data_loss(x, y))
 
     def forward(self, x: Any, y: Any) -> Tensor:
         """The same in plain operations alone, into which `torch.func`, `torch.compile` and the like can look."""
-        return self._mean_energy(x, y) - self.log_prior() / self.num_data
+        return self.data_loss(x, y) - self.log_prior() / self.num_data
 
-    def _mean_energy(self, x: Any, y: Any) -> Tensor:
-        """The mean negative log-likelihood, weighted."""
+    def data_loss(self, x: Any, y: Any) -> Tensor:
+        """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
         if hasattr(self.likelihood, "mean_energy"):
             mean: Tensor = self.likelihood.mean_energy(output, y)
@@ -122,6 +124,8 @@ class Posterior(nn.Module):
 
     def _with_prior(self, energy: Tensor) -> Tensor:
         """Minus log p(θ)/N; its Gaussian terms, the usual ones, in few operations."""
+        if sharding.any_sharded(getattr(owner, key) for owner, key, _ in self._terms):
+            return energy - self.log_prior() / self.num_data
         for owner, key, prior in self._others:
             energy = energy - prior.log_prob(getattr(owner, key)) / self.num_data
         for std, places in self._gaussians.items():
@@ -130,9 +134,17 @@ class Posterior(nn.Module):
             energy = with_gaussian_energy(energy, constant, 1 / (std**2 * self.num_data), params)
         return energy
 
+    def at_step(self, step: int) -> None:
+        """The loop says before each step which one it is; nothing here depends on it."""
+
+    @property
+    def random_forward(self) -> bool:
+        """Whether two passes over one batch differ, so that the loop has to seed each."""
+        return "dropout" in self.allow or any(hazard.kind == "dropout" for hazard in self.hazards())
+
     def log_prior(self) -> Tensor:
         """log p(θ) of the sampled parameters."""
-        terms = [prior.log_prob(getattr(owner, key)) for owner, key, prior in self._terms]
+        terms = [sharding.whole(prior.log_prob(getattr(owner, key))) for owner, key, prior in self._terms]
         return torch.stack(terms).sum()
 
     def sampled_parameters(self) -> dict[str, nn.Parameter]:
@@ -213,6 +225,8 @@ def public_name(name: str) -> str:
     name = name.removeprefix("model.")
     while name.startswith(_WRAPPERS):
         name = name.partition(".")[2]
+    for wrapper in _INSIDE:
+        name = name.replace(f".{wrapper}", ".").removeprefix(wrapper)
     return name
 
 
@@ -257,9 +271,9 @@ def check_precision(name: str, parameter: Tensor) -> None:
         )
 
 
-def refuse_hazards(posterior: Posterior) -> None:
-    """Raise for layers that leave a sampler without a target, unless they were allowed."""
-    if found := [hazard for hazard in posterior.hazards() if hazard.kind not in posterior.allow]:
+def refuse_hazards(posterior: Posterior, tolerated: Collection[str] = ()) -> None:
+    """Raise for layers that leave a sampler without a target, unless they were allowed or the method tolerates them."""
+    if found := [hazard for hazard in posterior.hazards() if hazard.kind not in {*posterior.allow, *tolerated}]:
         kinds = sorted({hazard.kind for hazard in found})
         raise ValueError(
             "\n".join(_describe(hazard) for hazard in found[:3])

@@ -158,6 +158,7 @@ class Predictor(nn.Module):
         """log p(y|x,θ) for each of the weights in turn, (n,); gradients with respect to x go through it."""
         names = internal_names(self)
         device = next(self.parameters()).device
+        x, y = tree_map(lambda t: t.to(device), (x, y))
         with _evaluating(self):
             for sample in weights:
                 named = {names[name]: tensor.to(device) for name, tensor in sample.items()}

@@ -17,11 +17,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from langevin.batches import Batches, seed_everything
+from langevin.distributed import Place
+from langevin.export import describe_inputs
 from langevin.likelihoods import BUILT_IN
 from langevin.plan import Plan
 from langevin.posterior import Posterior, call, public_name, refuse_hazards
 from langevin.recipes import write_recipe
 from langevin.samplers import Sampler
+from langevin.sharding import is_sharded
 from langevin.store import RunError, Store
 
 
@@ -57,6 +60,15 @@ def check(
         _check_loss(copy.deepcopy(posterior), batches, seed)
 
 
+def refuse_shards(posterior: Posterior) -> None:
+    """Raise for a model that was distributed over processes."""
+    if any(is_sharded(p) for p in posterior.parameters()):
+        raise ValueError(
+            "Parameters that fully_shard has distributed are moved in a loop of your own (docs/scaling.md): sample(…) "
+            "works with whole replicas of the model, mesh='data=2'."
+        )
+
+
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
     """Raise if the posterior's N is not the length of the data."""
     if batches.num_data is not None and batches.num_data != posterior.num_data:
@@ -89,6 +101,23 @@ def check_adaptation(probe: Sampler, plan: Plan) -> None:
             f"exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a biased "
             f"target, freeze=False."
         )
+
+
+def check_mesh(posterior: Posterior, probe: Sampler, place: Place, out: Any) -> None:
+    """Raise for what several processes can't do together."""
+    if place.alone:
+        return
+    if out is None:
+        raise ValueError('Several processes write one run, so it needs a directory that all of them see: out="runs/…".')
+    if place.mesh.data == 1:
+        return
+    what = None
+    if not probe.elementwise:
+        what = f"{type(probe).__name__} learns from whole mini-batches, of which each process sees a part"
+    elif posterior.hazards() or posterior.allow:
+        what = "BatchNorm and dropout depend on how a mini-batch is divided"
+    if what is not None:
+        raise ValueError(f"{what}: give it processes along chains only, mesh='chains={place.mesh.size},data=1'.")
 
 
 @torch.no_grad()
@@ -155,6 +184,15 @@ def check_same_sampler(store: Store, sampler: Any, schedule: Any) -> None:
                 f"A run keeps its {name}: {store.path} has {saved or 'none'}, given {write_recipe(given) or given}. "
                 f"Leave out {name}=…, or begin a new run from this one: lv.sample(…, init=lv.load(…))."
             )
+
+
+def inputs(batches: Batches) -> Any:
+    """What an input looks like, as it stands in a manifest."""
+    beginning = batches.position()
+    with generators_kept():
+        x, _ = batches.fetch(0, 0)
+    batches.rewind(0, 0, beginning)
+    return describe_inputs(x)
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:

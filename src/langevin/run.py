@@ -9,11 +9,13 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch import Tensor, nn
 
 from langevin.diagnostics.diagnosed import Diagnosed
+from langevin.export import Ensemble, example_inputs
+from langevin.export import export as write_module
 from langevin.likelihoods import BUILT_IN, Likelihood
 from langevin.posterior import load_tensors
 from langevin.predictive import Prediction, Predictor
@@ -29,8 +31,16 @@ class NotFinite(RunError):
 class Scratch:
     """A directory that is deleted when no run refers to it any more."""
 
+    _alive: ClassVar[weakref.WeakValueDictionary[Path, Scratch]] = weakref.WeakValueDictionary()
+
     def __init__(self, path: Path) -> None:
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        Scratch._alive[path.resolve()] = self
+
+    @classmethod
+    def of(cls, path: str | Path) -> Scratch | None:
+        """The scratch directory at this path, if it is one, so that another run can refer to it too."""
+        return cls._alive.get(Path(path).resolve())
 
 
 class Run(Diagnosed, Sequence[Sample]):
@@ -63,6 +73,11 @@ class Run(Diagnosed, Sequence[Sample]):
     def path(self) -> Path:
         """The directory of the run."""
         return self._store.path
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether that directory goes with the run (none was asked for)."""
+        return self._scratch is not None
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -163,6 +178,27 @@ class Run(Diagnosed, Sequence[Sample]):
         """
         return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
 
+    def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> Ensemble:
+        """Write one module that answers with mean and uncertainty, and return it.
+
+        Args:
+            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
+            inputs: a few inputs, for their type and shape; by default those that the run was sampled with.
+            samples: use so many samples, evenly spread; by default all. The file holds every one of them.
+        """
+        if inputs is None:
+            if "inputs" not in self.manifest:
+                raise RunError(
+                    f"{self.path} does not know what its inputs look like; give some: run.export(…, inputs=x)."
+                )
+            inputs = example_inputs(self.manifest["inputs"])
+        if samples is not None and not 1 <= samples <= len(self):
+            raise ValueError(f"samples={samples}: the run has {len(self)}; give 1 to {len(self)}.")
+        chosen = [i * len(self) // (samples or len(self)) for i in range(samples or len(self))]
+        ensemble = Ensemble(self._predictor, [self[i] for i in chosen])
+        write_module(ensemble, path, inputs)
+        return ensemble
+
     @property
     def traces(self) -> list[str]:
         """What `trace` knows of: "loss", "lr", "temperature", "temperature/NAME" of each tensor, and of samplers with
@@ -194,15 +230,23 @@ def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = Non
     it was not one of the library's.
     """
     store = Store.open(path)
-    if likelihood is None:
-        saved = store.manifest.get("likelihood") or {}
-        if saved.get("name") not in BUILT_IN:
-            raise RunError(
-                f"{path} was sampled with a likelihood that is not the library's own; give it: "
-                f"lv.load({str(path)!r}, model, likelihood)."
-            )
-        likelihood = BUILT_IN[saved["name"]](**saved["options"])
-    return Run(store, fitted_predictor(store, model, likelihood))
+    likelihood = known_likelihood(store) if likelihood is None else likelihood
+    return Run(store, fitted_predictor(store, model, likelihood), scratch=Scratch.of(path))
+
+
+def known_likelihood(store: Store) -> Likelihood:
+    """The likelihood that the run was made with, if it is one of the library's."""
+    saved = store.manifest.get("likelihood") or {}
+    made = next((kind for name, kind in BUILT_IN.items() if name == saved.get("name")), None)
+    if made is None:
+        raise RunError(
+            f"{store.path} was sampled with a likelihood that is not the library's own; give it: "
+            f"lv.load({str(store.path)!r}, model, likelihood)."
+        )
+    try:
+        return made(**saved["options"])
+    except (KeyError, TypeError) as error:
+        raise RunError(f"The likelihood in the manifest of {store.path} can't be made: {error}.") from None
 
 
 def fitted_predictor(store: Store, model: nn.Module, likelihood: Likelihood) -> Predictor:

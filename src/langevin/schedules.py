@@ -6,10 +6,11 @@ A schedule, as `sample(schedule=…)` takes it, is a function from a sampler to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRScheduler
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,32 @@ class cyclical:
     def __call__(self, sampler: Optimizer) -> LRScheduler:
         """The torch scheduler that moves this sampler's lr."""
         return CosineAnnealingWarmRestarts(sampler, T_0=self.length)
+
+
+@dataclass(frozen=True)
+class sawtooth:
+    """Cycles in which the rate falls linearly from lr, at a cycle's first step, to `low`, at its last.
+
+    lr_t = lr + (low − lr)·(t mod length)/(length − 1) (Izmailov et al. 2018, with both bounds reached). A snapshot
+    at the end of a cycle has the smallest steps behind it; the jump to the next carries it away from there.
+    """
+
+    length: int
+    low: float
+
+    def __post_init__(self) -> None:
+        if self.length < 2 or not self.low > 0:
+            raise ValueError(
+                f"sawtooth(length={self.length}, low={self.low}): a cycle takes at least two steps, and the lowest "
+                f"rate is positive."
+            )
+
+    def __call__(self, sampler: Optimizer) -> LRScheduler:
+        """The torch scheduler that moves this optimizer's lr."""
+        if any(group["lr"] < self.low for group in sampler.param_groups):
+            rates = [group["lr"] for group in sampler.param_groups]
+            raise ValueError(f"The rate falls from the optimizer's lr={rates[0]} to low={self.low}; give a lower one.")
+        return LambdaLR(sampler, [self._factor(group["lr"]) for group in sampler.param_groups])
+
+    def _factor(self, lr: float) -> Callable[[int], float]:
+        return lambda step: 1 + (self.low / lr - 1) * (step % self.length) / (self.length - 1)

@@ -2,49 +2,40 @@
 
     manifest.json                                  configuration, versions, seed, names and shapes
     fixed.safetensors                              what is not sampled (frozen parameters, buffers), once
+    statistics.safetensors                         of a fit: the BatchNorm statistics of its draws
     samples/chain-0003/0000012000.safetensors      samples, several to a file, named after the step of the first
     checkpoints/0000-0003.safetensors              all that chains 0 to 3 need to go on
-    lock                                           held by the process that writes
+    writers/                                       who writes which chains (see `writers`)
 
 Every file is written beside its place, flushed to the disk and renamed, so that a crash leaves the old one or the new
-one. Samples are only ever added. A sample counts as kept once its file is there. Nothing is unpickled, ever.
+one, and carries a checksum and the run's identity. Samples are only ever added. A sample counts as kept once its file
+is there. A file of samples says after which sample of its chain it comes, so that one that is missing is missed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
+from uuid import uuid4
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-FORMAT = 1
+from langevin import disk, shards, writers
+from langevin import manifest as manifests
+from langevin.disk import Damaged, RunError, decode, dtype_of, encode
+from langevin.disk import write as _write
+from langevin.shards import FOREIGN, Record
+
+__all__ = ["Checkpoint", "Record", "RunError", "Store", "decode", "encode"]
+
 _SHARD_BYTES = 32 << 20  # samples wait in memory until they fill this or a checkpoint is due
-
-
-class RunError(ValueError):
-    """Something about a run's directory that the user has to decide or mend."""
-
-
-class Record(NamedTuple):
-    """Where a sample is, and what was noted with it."""
-
-    chain: int
-    step: int
-    path: Path
-    row: int
-    notes: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -67,21 +58,24 @@ class _Waiting:
 
 
 class Store:
-    """Reads and writes a run's directory. Any number may read; one process, which holds the lock, writes."""
+    """Reads and writes a run's directory. Any number may read; a chain is written by the one process that holds it."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
         self.damaged: dict[Path, str] = {}  # files that could not be read, and why
+        self.missing: list[tuple[int, int, int]] = []  # (chain, a, b): samples between steps a and b are gone
         self._waiting: dict[int, _Waiting] = {}
         self._opened: tuple[Path, Any] | None = None
+        self._checked: set[Path] = set()  # files whose checksum was right when they were first opened
+        self._writer: writers.Writer | None = None
         self._records = self._index()
 
     @classmethod
     def create(cls, path: str | Path, manifest: dict[str, Any]) -> Self:
         """Begin a run in a directory that holds none. It is one once its manifest is written."""
         path = Path(path)
-        if (path / "manifest.json").exists():
+        if manifests.there(path):
             raise RunError(
                 f"{path} already holds a run, which is never overwritten. Continue it with lv.resume({str(path)!r}, …) "
                 f"or choose another directory: out={str(path) + '-2'!r}."
@@ -93,53 +87,38 @@ class Store:
                 left_over.unlink()
         except OSError as error:
             raise RunError(f"out={str(path)!r} can't be made a directory for the run: {error.strerror}.") from None
-        return cls(path, {"format": FORMAT, **manifest})
+        return cls(path, {"format": manifests.FORMAT, "run": uuid4().hex, **manifest})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Open a run that is there."""
-        path = Path(path)
-        try:
-            manifest = json.loads((path / "manifest.json").read_text())
-        except FileNotFoundError:
-            raise RunError(f"{path} holds no run (it has no manifest.json).") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path / 'manifest.json'} can't be read: {error}.") from None
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("tensors"), dict):
-            raise RunError(f"{path / 'manifest.json'} is not the manifest of a run.")
-        if manifest.get("format") != FORMAT:
-            raise RunError(
-                f"{path} was written in format {manifest.get('format')!r} by langevin "
-                f"{manifest.get('environment', {}).get('langevin', '?')}; this version reads format {FORMAT}. "
-                f"Open it with the version that wrote it."
-            )
-        return cls(path, manifest)
+        return cls(Path(path), manifests.read(Path(path)))
 
     def refresh(self) -> None:
         """Look again at what is on the disk."""
         self._records = self._index()
 
-    def write_fixed(self, tensors: Mapping[str, Tensor]) -> None:
+    def write_fixed(self, tensors: Mapping[str, Tensor], name: str = "fixed") -> None:
         """Store what is not sampled."""
-        _write(self.path / "fixed.safetensors", save(_plain(tensors)))
+        _write(self.path / f"{name}.safetensors", disk.pack(tensors, {"run": self.manifest["run"]}))
 
     def write_manifest(self) -> None:
         """Write the manifest as it stands."""
-        _write(self.path / "manifest.json", json.dumps(self.manifest, indent=2, ensure_ascii=False).encode())
+        _write(manifests.file(self.path), manifests.text(self.manifest))
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock, so that no second process writes to this run."""
-        with open(self.path / "lock", "a+") as lock:
+    def writing(self, chains: Collection[int] | None = None) -> Iterator[None]:
+        """Hold these chains (by default the whole run), so that no other process writes them."""
+        with writers.holding(self.path, chains) as self._writer:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                raise RunError(f"{self.path} is being written by {lock.read().strip() or 'another process'}.") from None
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-            lock.flush()
-            yield
+                yield
+            finally:
+                self._writer = None
+
+    def beat(self, chains: Collection[int], step: int) -> None:
+        """Give a sign of life, every few seconds, from the process that writes."""
+        if self._writer is not None:
+            self._writer.beat(chains, step)
 
     # samples
 
@@ -179,17 +158,30 @@ class Store:
         return sum(len(waiting.steps) for waiting in self._waiting.values())
 
     def read(self, record: Record) -> dict[str, Tensor]:
-        """The tensors of a sample."""
-        if self._opened is None or self._opened[0] != record.path:
-            try:
-                self._opened = record.path, safe_open(record.path, framework="pt")
-            except (OSError, SafetensorError) as error:
-                raise RunError(f"{record.path} can't be read: {error}.") from None
-        shard = self._opened[1]
-        return {
-            name: shard.get_slice(name)[record.row].to(getattr(torch, spec["dtype"]))
-            for name, spec in self.manifest["tensors"].items()
-        }
+        """The tensors of a sample, from a file whose checksum is looked at when it is first opened."""
+        try:
+            if self._opened is None or self._opened[0] != record.path:
+                if record.path not in self._checked:
+                    disk.check(record.path)
+                    self._checked.add(record.path)
+                self._opened = record.path, disk.open_tensors(record.path)
+            file = self._opened[1]
+            return {
+                name: file.get_slice(name)[record.row].to(dtype_of(spec["dtype"]))
+                for name, spec in self.manifest["tensors"].items()
+            }
+        except FileNotFoundError:
+            raise RunError(
+                f"{record.path} is not there any more: it was deleted, or gave way to newer samples (keep_last). Load "
+                f"the run anew."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{record.path} can't be read: {error.strerror or error}.") from None
+        except FOREIGN as error:
+            raise RunError(
+                f"{record.path} is damaged: {error}. `langevin verify {self.path} --set-aside` takes it and its like "
+                f"out; the other samples are usable."
+            ) from None
 
     def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
         """The tensors of samples that follow one another in one file, stacked."""
@@ -197,13 +189,17 @@ class Store:
         assert self._opened is not None
         file, rows = self._opened[1], slice(records[0].row, records[-1].row + 1)
         return {
-            name: file.get_slice(name)[rows].to(getattr(torch, spec["dtype"]))
+            name: file.get_slice(name)[rows].to(dtype_of(spec["dtype"]))
             for name, spec in self.manifest["tensors"].items()
         }
 
-    def fixed(self) -> dict[str, Tensor]:
+    def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
         """What is not sampled: frozen parameters and buffers."""
-        return _read(self.path / "fixed.safetensors")[0]
+        path = self.path / f"{name}.safetensors"
+        tensors, metadata = disk.read(path)
+        if metadata.get("run") != self.manifest["run"]:
+            raise RunError(f"{path} is of another run.")
+        return tensors
 
     def bytes_per_sample(self) -> int:
         """What one sample takes on the disk."""
@@ -219,7 +215,6 @@ class Store:
         self.flush()
         tensors = {f"{c}/{name}": t for c, checkpoint in checkpoints.items() for name, t in checkpoint.tensors.items()}
         values = {str(c): {"step": checkpoint.step, **checkpoint.values} for c, checkpoint in checkpoints.items()}
-        path = self.path / "checkpoints" / f"{min(checkpoints):04}-{max(checkpoints):04}.safetensors"
         try:
             chains = json.dumps(encode(values))
         except TypeError as error:
@@ -227,7 +222,8 @@ class Store:
                 f"The state of the sampler, of its schedule or of the data loader can't be written down: {error}. Use "
                 f"one whose state is made of numbers, strings, tensors, lists and dicts."
             ) from None
-        _write(path, save(_plain(tensors), {"chains": chains}))
+        path = self.path / "checkpoints" / f"{_name(sorted(checkpoints))}.safetensors"
+        _write(path, disk.pack(tensors, {"run": self.manifest["run"], "chains": chains}))
 
     def checkpoint_steps(self) -> dict[int, int]:
         """The step of the newest checkpoint of every chain."""
@@ -236,64 +232,82 @@ class Store:
     def checkpoint(self, chain: int) -> Checkpoint:
         """The newest checkpoint of a chain."""
         path, values = self._newest_checkpoints()[chain]
-        tensors, _ = _read(path, prefix=f"{chain}/")
+        tensors, _ = disk.read(path, prefix=f"{chain}/")
         return Checkpoint(values.pop("step"), tensors, values)
+
+    def drop_checkpoints(self, chains: Collection[int]) -> None:
+        """Delete the files that hold checkpoints of these chains and of no other."""
+        for path in self._checkpoint_files():
+            if set(self._read_checkpoints(path)) <= set(chains):
+                path.unlink(missing_ok=True)
+
+    def _checkpoint_files(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("*.safetensors"))
 
     def _newest_checkpoints(self) -> dict[int, tuple[Path, dict[str, Any]]]:
         newest: dict[int, tuple[Path, dict[str, Any]]] = {}
-        for path in sorted((self.path / "checkpoints").glob("*.safetensors")):
-            try:
-                header = _read(path, prefix="only the header")[1]
-                for chain, values in decode(json.loads(header["chains"])).items():
-                    if int(chain) not in newest or newest[int(chain)][1]["step"] < int(values["step"]):
-                        newest[int(chain)] = path, values
-            except (KeyError, ValueError, TypeError, AttributeError):
-                raise RunError(f"{path} is not a checkpoint of a run.") from None
+        for path in self._checkpoint_files():
+            for chain, values in self._read_checkpoints(path).items():
+                if chain not in newest or newest[chain][1]["step"] < values["step"]:
+                    newest[chain] = path, values
         return newest
+
+    def _read_checkpoints(self, path: Path) -> dict[int, dict[str, Any]]:
+        """The plain values of the checkpoints in a file, by chain."""
+        try:
+            with disk.open_tensors(path) as file:
+                metadata = file.metadata() or {}
+            if metadata["run"] != self.manifest["run"]:
+                raise Damaged("it is of another run")
+            found = {int(chain): values for chain, values in decode(disk.parse(metadata["chains"])).items()}
+            if not all(type(values["step"]) is int and values["step"] >= 0 for values in found.values()):
+                raise Damaged("its steps are no numbers")
+        except OSError as error:
+            raise RunError(f"{path} can't be read: {error.strerror or error}.") from None
+        except (*FOREIGN, RecursionError) as error:
+            raise RunError(f"{path} is not a checkpoint of this run: {error}.") from None
+        return found
 
     # inside
 
     def _index(self) -> dict[int, dict[int, Record]]:
         """chain → step → record, in the order of steps."""
-        found: dict[int, list[Record]] = {}
-        for path in sorted((self.path / "samples").glob("chain-*/*.safetensors")):
-            try:
-                chain, rows = self._read_header(path)
-            except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-                self.damaged[path] = f"{type(error).__name__}: {error}"
+        try:
+            index = shards.read_index(self.path, self.manifest)
+        except OSError as error:
+            raise RunError(f"The samples of {self.path} can't be read: {error.strerror or error}.") from None
+        for path, why in index.damaged.items():
+            if path not in self.damaged:
                 warnings.warn(
-                    f"{path} is damaged or foreign and is left out ({error}); the other samples are usable.",
+                    f"{path} is damaged or foreign and is left out ({why}); the other samples are usable.", stacklevel=4
+                )
+        for chain, after, before in index.missing:
+            if not index.damaged and (chain, after, before) not in self.missing:
+                warnings.warn(
+                    f"Samples of chain {chain} between the steps {after} and {before} are missing from {self.path}.",
                     stacklevel=4,
                 )
-                continue
-            found.setdefault(chain, []).extend(
-                Record(chain, int(notes.pop("step")), path, row, notes) for row, notes in enumerate(rows)
-            )
-        return {chain: self._last(records) for chain, records in found.items()}
-
-    def _read_header(self, path: Path) -> tuple[int, list[dict[str, float]]]:
-        chain = int(path.parent.name.removeprefix("chain-"))
-        with safe_open(path, framework="pt") as shard:
-            metadata = shard.metadata() or {}
-            rows = json.loads(metadata["samples"])
-            if json.loads(metadata["chain"]) != chain:
-                raise ValueError(f"it holds samples of chain {metadata['chain']}")
-            shapes = {name: tuple(shard.get_slice(name).get_shape()) for name in shard.keys()}  # noqa: SIM118
-        expected = {name: (len(rows), *spec["shape"]) for name, spec in self.manifest["tensors"].items()}
-        if shapes != expected:
-            raise ValueError("its tensors are not those of this run")
-        return chain, rows
+        self.damaged, self.missing = index.damaged, index.missing
+        return {chain: self._last(records) for chain, records in index.records.items()}
 
     def _write_samples(self, chain: int) -> None:
         waiting = self._waiting[chain]
-        folder = self.path / "samples" / f"chain-{chain:04}"
-        path = folder / f"{waiting.steps[0]:010}.safetensors"
+        path = shards.place(self.path, chain, waiting.steps[0])
         stacked = {name: torch.stack([sample[name] for sample in waiting.tensors]) for name in waiting.tensors[0]}
         rows = [{"step": step, **notes} for step, notes in zip(waiting.steps, waiting.notes, strict=True)]
-        _write(path, save(_plain(stacked), {"chain": json.dumps(chain), "samples": json.dumps(rows)}))
+        before = self.records(chain)
+        metadata = {
+            "run": self.manifest["run"],
+            "chain": json.dumps(chain),
+            "after": json.dumps(
+                max((record.step for record in before if record.step < waiting.steps[0]), default=None)
+            ),
+            "samples": json.dumps(rows),
+        }
+        _write(path, disk.pack(stacked, metadata))
+        self._checked.add(path)
         new = [Record(chain, s, path, i, n) for i, (s, n) in enumerate(zip(waiting.steps, waiting.notes, strict=True))]
         del self._waiting[chain]
-        before = self.records(chain)
         self._records[chain] = self._last([*before, *new])
         in_use = {record.path for record in self._records[chain].values()}
         for path in {record.path for record in [*before, *new]} - in_use:
@@ -307,7 +321,7 @@ class Store:
         return {step: by_step[step] for step in steps[-keep_last:]}
 
     def _stored_dtype(self, spec: Mapping[str, Any]) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, spec["dtype"])
+        dtype = dtype_of(spec["dtype"])
         return torch.float16 if self.manifest.get("float16") and dtype.is_floating_point else dtype
 
     def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
@@ -319,65 +333,8 @@ class Store:
         return stored
 
 
-def encode(value: Any) -> Any:
-    """Tensors, and dicts with keys that JSON lacks (the milestones of a schedule), as pairs; the rest as it is."""
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
-            return {key: encode(item) for key, item in value.items()}
-        return {"of": type(value).__name__, "pairs": [[key, encode(item)] for key, item in value.items()]}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, Tensor):
-        return {"of": "Tensor", "pairs": [[str(value.dtype).removeprefix("torch."), value.tolist()]]}
-    return value
-
-
-def decode(value: Any) -> Any:
-    """The opposite of `encode`."""
-    if isinstance(value, dict):
-        if set(value) == {"of", "pairs"}:
-            if value["of"] == "Tensor":
-                ((dtype, numbers),) = value["pairs"]
-                return torch.tensor(numbers, dtype=getattr(torch, dtype))
-            pairs = {key: decode(item) for key, item in value["pairs"]}
-            return Counter(pairs) if value["of"] == "Counter" else pairs
-        return {key: decode(item) for key, item in value.items()}
-    return [decode(item) for item in value] if isinstance(value, list) else value
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-
-
-def _read(path: Path, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors whose names begin with `prefix`, without it, and the metadata."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            return {name.removeprefix(prefix): file.get_tensor(name) for name in names}, dict(file.metadata() or {})
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path} can't be read: {error}.") from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise RunError(
-            f"{path} could not be written: {error.strerror or error}. What was kept before is intact; make room, then "
-            f"resume the run."
-        ) from error
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _name(chains: list[int]) -> str:
+    """A name for the checkpoint of these chains, different for different ones."""
+    stretch = f"{chains[0]:04}-{chains[-1]:04}"
+    gaps = len(chains) < chains[-1] - chains[0] + 1
+    return f"{stretch}-{zlib.crc32(repr(chains).encode()):08x}" if gaps else stretch

@@ -288,7 +288,7 @@ def test_missing_data_say_which_file_and_how_to_get_it(folder):
 
 def test_importing_costs_no_heavy_import():
     script = "import sys, langevin.models, langevin.data; print([m for m in HEAVY if m in sys.modules])"
-    script = f"HEAVY = ('sklearn', 'pooch', 'requests', 'matplotlib', 'scipy')\n{script}"
+    script = f"HEAVY = ('sklearn', 'pooch', 'requests', 'matplotlib', 'scipy', 'PIL')\n{script}"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 

@@ -132,7 +132,7 @@ def test_augmented_data_have_no_tensors_to_be_indexed_past_the_augmentation():
 @pytest.mark.parametrize(
     ("options", "advice"),
     [
-        ({"normalize": "imagenet"}, "expected one of unit, digits, mnist"),
+        ({"normalize": "svhn"}, "expected one of unit, digits, mnist"),
         ({"normalize": ((0.5, 0.5), (1.0, 1.0))}, "each of 3 channels"),
         ({"normalize": ((0.5,), (0.0,))}, "std positive"),
         ({"normalize": 0.5}, r"pair \(mean, std\)"),

@@ -5,14 +5,7 @@ import torch
 
 from langevin.diagnostics.ess import effective_sample_size
 from langevin.diagnostics.temperature import mean_and_error
-
-
-def autoregressive(rho, n=20_000, columns=20):
-    generator = torch.Generator().manual_seed(3)
-    values = torch.zeros(n, columns, dtype=torch.float64)
-    for t in range(1, n):
-        values[t] = rho * values[t - 1] + math.sqrt(1 - rho**2) * torch.randn(columns, generator=generator)
-    return values
+from tests.diagnostics.chains import autoregressive
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])

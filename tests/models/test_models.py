@@ -273,6 +273,8 @@ BAD = [
     ("logistic", {"in_features": 0}, r"LogisticRegression\("),
     ("cnn", {"image_size": 2}, r"CNN\("),
     ("cnn", {"kernel_size": 4}, r"CNN\("),
+    ("cnn", {"channels": (0, 8)}, r"channels=\(32, 64\)"),
+    ("cnn", {"width": 0}, "width="),
     ("cnn-strided", {"channels": 0}, "channels="),
     ("lenet", {"image_size": 8}, "28"),
     ("lenet", {"pool": "mean"}, 'pool="average"'),

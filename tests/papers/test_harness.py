@@ -100,7 +100,7 @@ def test_rows():
 
 @pytest.mark.parametrize(
     ("difference", "answer"),
-    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None)],
+    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None), ((0.0, 0.0), None)],
 )
 def test_a_difference_is_clear_beyond_two_standard_errors(difference, answer):
     assert clearly(Estimate(*difference)) is answer
@@ -109,7 +109,7 @@ def test_a_difference_is_clear_beyond_two_standard_errors(difference, answer):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"paper": "smith2019"}, "choose one of smith2018"),
+        ({"paper": "smith2019"}, "choose one of .*smith2018"),
         ({"paper": "smith2018", "experiment": "figure9"}, "it has theorem"),
         ({"paper": "smith2018", "scale": "huge"}, "quick, full, paper"),
         ({"paper": "smith2018", "jobs": 0}, "at least one process"),
@@ -130,3 +130,15 @@ def test_quick(name, tmp_path):
     for label, experiment in PAPERS[name].experiments.items():
         assert (tmp_path / f"{label}.png").exists()
         assert all(claim.says.replace("|", "\\|") in text for claim in experiment.claims)
+
+
+def test_the_command_lists_what_there_is_and_says_what_it_can_not_do():
+    from typer.testing import CliRunner
+
+    from langevin.cli import app
+
+    listed = CliRunner().invoke(app, ["reproduce", "list"]).output
+    assert all(name in listed for name in PAPERS)
+    assert "ellipses" in listed
+    failed = CliRunner().invoke(app, ["reproduce", "all", "--out", "somewhere"])
+    assert isinstance(failed.exception, ValueError)

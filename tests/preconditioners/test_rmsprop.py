@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import langevin as lv
+from langevin import noise
 from tests.preconditioners.common import matrix, run_and_resume
 
 
@@ -30,14 +32,37 @@ def test_noise_is_a_root_of_the_drift():
     torch.testing.assert_close(a.diagonal(), 1 / (0.1 * p.grad + 1e-5), rtol=1e-12, atol=0)
 
 
-def test_stacked_chains_are_the_single_ones():
+def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperature():
+    """And the letter of Palacci & Hess, noise A η of half the variance."""
+    p = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+    sampler = lv.pSGLD([p], 1e-2, num_data=7, eps=0.5, precondition="noise", noise_power=1.0, temperature=0.5, seed=2)
+    p.grad = torch.logspace(-6, 2, 6, dtype=torch.float64)
+    sampler.step()
+    a = 1 / (0.1 * p.grad + 0.5)
+    eta = noise.normal(6, seed=2, chain=0, step=0, dtype=torch.float64)
+    torch.testing.assert_close(p.detach(), -1e-2 * p.grad + (1e-2 / 7) ** 0.5 * a * eta, rtol=1e-12, atol=0)
+    assert torch.equal(matrix(sampler, "drift"), torch.eye(6, dtype=torch.float64))
+    assert sampler.stability_limit(4.0) == 0.5
+
+    cold = torch.nn.Parameter(torch.ones(6))
+    sampler = lv.pSGLD([cold], 0.1, num_data=7, precondition="noise", temperature=0.0)
+    cold.grad = torch.arange(6.0)
+    sampler.step()
+    assert torch.equal(cold.detach(), 1 - 0.1 * torch.arange(6.0))
+
+
+def test_precondition_is_refused_if_it_is_neither():
+    with pytest.raises(ValueError, match='choose "both" or "noise"'):
+        lv.pSGLD([torch.nn.Parameter(torch.zeros(2))], 1e-2, num_data=7, precondition="drift")
+
+
+@pytest.mark.parametrize("precondition", ["both", "noise"])
+def test_stacked_chains_are_the_single_ones(precondition):
     start = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     together = torch.nn.Parameter(start.clone())
     alone = [torch.nn.Parameter(row.clone()) for row in start]
-    samplers = [
-        lv.pSGLD([together], 1e-2, num_data=7, chain=(3, 8)),
-        *(lv.pSGLD([p], 1e-2, num_data=7, chain=c) for p, c in zip(alone, (3, 8), strict=True)),
-    ]
+    pairs = [(together, (3, 8)), *zip(alone, (3, 8), strict=True)]
+    samplers = [lv.pSGLD([p], 1e-2, num_data=7, chain=c, precondition=precondition) for p, c in pairs]
     for _ in range(10):
         for p, sampler in zip([together, *alone], samplers, strict=True):
             p.grad = torch.sin(p.detach())

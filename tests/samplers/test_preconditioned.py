@@ -118,6 +118,7 @@ def test_gradient_heat_follows_what_was_learnt():
         ("sgnht", {"lr": 0.01}),
         ("atmc", {"lr": 0.01, "integrator": "symmetric"}),
         ("psgld", {"lr": 1e-3}),
+        ("psgld", {"lr": 1e-3, "eps": 0.1, "precondition": "noise", "noise_power": 1.0}),
         ("ksgld", {"lr": 0.01, "factor_interval": 2, "inverse_interval": 3}),
         ("ksgld", {"lr": 0.01, "fisher": "empirical", "precondition": "noise"}),
         ("bnpsgld", {"lr": 0.01}),

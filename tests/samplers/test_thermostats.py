@@ -337,7 +337,7 @@ def test_the_group_that_diverges_first_is_named():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
 def test_float32_keeps_the_temperature_for_a_million_steps(method):
     theta = weights(64, torch.float32)

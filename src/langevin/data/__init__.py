@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from langevin.data.cifar import cifar10
 from langevin.data.digits import digits
 from langevin.data.files import fetch
+from langevin.data.folder import ImageFolder, image_folder
 from langevin.data.images import ImageDataset
 from langevin.data.mnist import fashion_mnist, mnist, notmnist, projected_mnist, small_mnist
 from langevin.data.mushroom import mushroom
@@ -24,6 +25,7 @@ from langevin.data.uci import RegressionDataset, uci
 
 __all__ = [
     "ImageDataset",
+    "ImageFolder",
     "LogisticDataset",
     "RegressionDataset",
     "binary_logistic",
@@ -31,6 +33,7 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "fetch",
+    "image_folder",
     "load",
     "mnist",
     "mushroom",

@@ -19,6 +19,7 @@ NORMALIZATIONS: dict[str, Normalization] = {
     "mnist": ((0.1307,), (0.3081,)),
     "fashion-mnist": ((0.2860,), (0.3530,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # the values in common use
 }
 
 CROP_PADDING = 4
@@ -61,8 +62,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             )
         self.images = images
         self.labels = labels
-        self.normalization = _normalization(normalize, channels=images.shape[1])
-        self.augment = _augmentations(augment)
+        self.normalization = normalization(normalize, channels=images.shape[1])
+        self.augment = augmentations(augment)
         mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in self.normalization)
         self._scale = 1.0 / (white * std)
         self._shift = -mean / std
@@ -114,7 +115,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return images
 
 
-def _normalization(normalize: str | Normalization, channels: int) -> Normalization:
+def normalization(normalize: str | Normalization, channels: int) -> Normalization:
+    """Return the mean and standard deviation that `normalize` names, or refuse it."""
     if isinstance(normalize, str):
         if normalize not in NORMALIZATIONS:
             raise ValueError(
@@ -135,7 +137,8 @@ def _normalization(normalize: str | Normalization, channels: int) -> Normalizati
     return mean, std
 
 
-def _augmentations(augment: Sequence[str]) -> tuple[str, ...]:
+def augmentations(augment: Sequence[str]) -> tuple[str, ...]:
+    """Return these augmentations, checked; the first time that there are any, warn of what they do."""
     if isinstance(augment, str) or not set(augment) <= {"crop", "flip"}:
         raise ValueError(
             f'augment={augment!r}: expected some of ("crop", "flip"), for example augment=("crop", "flip")'

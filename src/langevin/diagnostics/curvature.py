@@ -92,7 +92,7 @@ def conditioning(
     size = min(batch_size, batches.num_data)
     chosen = noise.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=noise.Stream.FISHER)
     x, y = tree_map(_double, batches.take(chosen))
-    metric = fisher_matrix(posterior, (x, y), kind, size=size, seed=seed)
+    metric = fisher_matrix(posterior, params, (x, y), kind, step=0)
     metric = metric + damping * torch.eye(count).to(metric)
     root = None
     if preconditioner is not None:

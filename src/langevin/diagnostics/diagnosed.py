@@ -59,7 +59,7 @@ class Diagnosed(ABC):
 
     @property
     def kinetic_is_by_construction(self) -> bool:
-        """Whether a thermostat makes the kinetic temperature T whatever the weights do, so that it says nothing."""
+        """Whether a thermostat makes the kinetic temperature T whatever the weights do."""
         recipe = self.manifest.get("sampler") or {"name": "", "options": {}}
         default = {"SGNHT": None, "ATMC": "auto"}
         name = recipe["name"]
@@ -76,7 +76,8 @@ class Diagnosed(ABC):
         """The configurational temperature of each tensor by itself, every one of which is to be T.
 
         A thermostat holds the mean; correlated mini-batch noise can leave soft directions cold beneath it. This sees
-        differences between tensors, none between directions inside one.
+        differences between tensors, none between directions inside one; for those see `direction_temperatures` in
+        `langevin.diagnostics.directions`.
         """
         names = [name for name in self.traces if name.startswith("temperature/")]
         return {name.removeprefix("temperature/"): self._over_chains(name) for name in names}
@@ -84,8 +85,8 @@ class Diagnosed(ABC):
     def kinetic_temperature(self) -> Estimate:
         """mean(u²/s) over weights and readings, for samplers with momentum; nan for others.
 
-        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction: it says nothing
-        (`kinetic_is_by_construction`).
+        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has settled:
+        then it tells that ξ has, and nothing about the weights (`kinetic_is_by_construction`).
         """
         return self._over_chains("kinetic") if "kinetic" in self.traces else Estimate(math.nan, math.nan)
 

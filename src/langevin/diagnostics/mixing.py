@@ -52,12 +52,12 @@ class Mixing:
     @property
     def worst_rhat(self) -> float:
         """The largest R̂; nan if unknown."""
-        known = self.rhat[np.isfinite(self.rhat)]
+        known = self.rhat[~np.isnan(self.rhat)]
         return float(known.max()) if len(known) else float("nan")
 
     def share_above(self, limit: float = 1.01) -> float:
         """The share of the quantities of known R̂ that have it above a limit; nan if none is known."""
-        known = self.rhat[np.isfinite(self.rhat)]
+        known = self.rhat[~np.isnan(self.rhat)]
         return float((known > limit).mean()) if len(known) else float("nan")
 
 
@@ -71,15 +71,19 @@ def mixing(draws: np.ndarray, *, space: str = "weights", names: Sequence[str] = 
         columns: dict[str, Any] = {name: np.full(quantities, np.nan) for name in _COLUMNS}
         return Mixing(space, labels, chains, n, unknown=unknown, **columns)
     unknown = {}
-    values = torch.from_numpy(np.ascontiguousarray(draws, dtype=np.float64))
-    moved = ((draws != draws[:, :1]).any(1)).all(0)
-    if not moved.all():
-        unknown["rhat"] = f"{int((~moved).sum())} of {quantities} quantities never moved in some chain"
+    draws = np.ascontiguousarray(draws, dtype=np.float64)
+    values = torch.from_numpy(draws)
+    moved = (draws != draws[:, :1]).any((0, 1))
+    same = (draws == draws[:1, :1]).all((0, 1))
+    if same.any():
+        unknown["rhat"] = f"{int(same.sum())} of {quantities} quantities never moved"
     if chains < 2:
         unknown["rhat"] = "one chain: whether chains agree can't be known"
     full = mess_full(values) if quantities <= _FEW and moved.all() else float("nan")
     if np.isnan(full):
-        unknown["mess_full"] = f"{chains} chains of {n} draws have too few batches for {quantities} quantities"
+        unknown["mess_full"] = (
+            f"{chains} chains of {n} draws have too few batches for {quantities} quantities, or some depend on others"
+        )
     bulk, tail, rhat = _by_arviz(draws)
     return Mixing(
         space=space,
@@ -90,14 +94,14 @@ def mixing(draws: np.ndarray, *, space: str = "weights", names: Sequence[str] = 
         ess_batch=torch.stack([batch_means_ess(chain) for chain in values]).sum(0).numpy(),
         ess_bulk=np.where(moved, bulk, 0.0),
         ess_tail=np.where(moved, tail, 0.0),
-        rhat=np.where(moved & (chains >= 2), rhat, np.nan),
+        rhat=np.where(same, np.nan, rhat),  # ArviZ's is infinite if each is stuck elsewhere
         mess_full=full,
         unknown=unknown,
     )
 
 
 def weight_mixing(
-    chains: Sequence[Iterable[Mapping[str, Tensor]]],
+    chains: Sequence[Sequence[Mapping[str, Tensor]]],
     *,
     names: str | Sequence[str] | None = None,
     subset: int | None = 1000,
@@ -109,8 +113,7 @@ def weight_mixing(
     memory. ArviZ takes about 3 ms for each quantity.
     """
     chosen = Chosen.of(next(iter(chains[0])), names, subset, seed)
-    draws_in_all = sum(sum(1 for _ in chain) for chain in chains)
-    per_block = max(1, _BLOCK_BYTES // (8 * max(draws_in_all, 1)))
+    per_block = max(1, _BLOCK_BYTES // (8 * sum(map(len, chains))))
     parts = [mixing(stacked(chains, part.read), names=part.labels()) for part in chosen.blocks(per_block)]
     if len(parts) == 1:
         return parts[0]

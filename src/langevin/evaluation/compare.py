@@ -164,16 +164,17 @@ def _mean(each: Tensor) -> Statistic:
 
 
 def _calibration(probs: Tensor, y: Tensor, bins: int = 8) -> Statistic:
-    """`scores.calibration_error` of a resample; sorted once, since a resample of a sorted list sorts as integers."""
+    """`scores.calibration_error` of a resample; confidences are sorted once, a resample of them by their ranks."""
     probs, labels = checked(probs, y)
     confidence, predicted = probs.max(1)
     order = confidence.argsort(stable=True)
+    rank = order.argsort().cpu().numpy()
     excess = (confidence - (predicted == labels).double())[order].cpu().numpy()
     edges = np.array_split(np.arange(len(excess)), min(bins, len(excess)))
     starts = [piece[0] for piece in edges]
 
     def statistic(chosen: np.ndarray | None) -> float:
-        values = excess if chosen is None else excess[np.sort(chosen)]
+        values = excess if chosen is None else excess[np.sort(rank[chosen])]
         return float(np.abs(np.add.reduceat(values, starts)).sum() / len(values))
 
     return statistic

@@ -39,9 +39,9 @@ def gaussian_noise(x: Tensor, severity: int, seed: int) -> Tensor:
 
 
 def blur(x: Tensor, severity: int, seed: int) -> Tensor:
-    """A Gaussian blur of 1/56 to 5/56 of the smaller side."""
+    """A Gaussian blur of 0.3 pixels and 1/56 to 5/56 of the smaller side."""
     size = min(x.shape[2:])
-    sigma = severity * size / 56
+    sigma = 0.3 + severity * size / 56
     reach = min(math.ceil(3 * sigma), size - 1)
     if reach == 0:
         return x

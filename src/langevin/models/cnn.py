@@ -10,7 +10,8 @@ class CNN(nn.Module):
     """Two convolutions with ReLU and max-pooling, 32 and 64 channels, then a dense layer of 1,024.
 
     Palacci & Hess (2018), "Scalable Natural Gradient Langevin Dynamics in Practice". The paper gives no kernel size:
-    5×5 with zero padding, the tutorial network of the time, is the default (3,274,634 parameters on MNIST).
+    5×5 with zero padding, the tutorial network of the time, is the default (3,274,634 parameters on MNIST). `channels`
+    and `width` make a smaller one.
 
     Shapes: (batch, in_channels, image_size, image_size) → (batch, num_classes).
 
@@ -19,9 +20,20 @@ class CNN(nn.Module):
     torch.Size([3, 10])
     """
 
-    def __init__(self, in_channels: int = 1, num_classes: int = 10, image_size: int = 28, kernel_size: int = 5) -> None:
+    def __init__(
+        self,
+        in_channels: int = 1,
+        num_classes: int = 10,
+        image_size: int = 28,
+        kernel_size: int = 5,
+        channels: tuple[int, int] = (32, 64),
+        width: int = 1024,
+    ) -> None:
         super().__init__()
-        check_positive(in_channels=in_channels, num_classes=num_classes)
+        check_positive(in_channels=in_channels, num_classes=num_classes, width=width)
+        if len(channels) != 2 or min(channels) < 1:
+            raise ValueError(f"channels={channels}: expected two positive integers, for example CNN(channels=(32, 64))")
+        first, second = channels
         if image_size < 4 or kernel_size % 2 == 0:
             raise ValueError(
                 f"image_size={image_size}, kernel_size={kernel_size}: expected images of at least 4 pixels a side and "
@@ -29,10 +41,10 @@ class CNN(nn.Module):
             )
         self.in_channels = in_channels
         self.image_size = image_size
-        self.conv1 = nn.Conv2d(in_channels, 32, kernel_size, padding=kernel_size // 2)
-        self.conv2 = nn.Conv2d(32, 64, kernel_size, padding=kernel_size // 2)
-        self.dense = nn.Linear(64 * (image_size // 4) ** 2, 1024)
-        self.head = nn.Linear(1024, num_classes)
+        self.conv1 = nn.Conv2d(in_channels, first, kernel_size, padding=kernel_size // 2)
+        self.conv2 = nn.Conv2d(first, second, kernel_size, padding=kernel_size // 2)
+        self.dense = nn.Linear(second * (image_size // 4) ** 2, width)
+        self.head = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (batch, num_classes)."""

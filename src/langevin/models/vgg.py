@@ -9,7 +9,7 @@ from langevin.models.checks import check_images, check_positive
 
 # For each depth, how many 3×3 convolutions each of the five stages has; a 2×2 max-pooling ends a stage.
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
-CHANNELS = (64, 128, 256, 512, 512)
+CHANNELS = (1, 2, 4, 8, 8)  # times those of the first stage
 
 
 class VGG(nn.Module):
@@ -18,7 +18,7 @@ class VGG(nn.Module):
     Simonyan & Zisserman (2015), "Very deep convolutional networks for large-scale image recognition". The default has
     one dense layer after the convolutions, as is usual on CIFAR-10; the paper's network on ImageNet is
     `VGG(16, num_classes=1000, image_size=224, widths=(4096, 4096))`. Weights start as He et al. (2015) propose:
-    without normalization layers, smaller ones let the signal die out.
+    without normalization layers, smaller ones let the signal die out. `channels` are those of the first stage.
 
     Shapes: (batch, in_channels, image_size, image_size), image_size a multiple of 32, → (batch, num_classes).
 
@@ -34,9 +34,10 @@ class VGG(nn.Module):
         in_channels: int = 3,
         image_size: int = 32,
         widths: Sequence[int] = (),
+        channels: int = 64,
     ) -> None:
         super().__init__()
-        check_positive(in_channels=in_channels, num_classes=num_classes)
+        check_positive(in_channels=in_channels, num_classes=num_classes, channels=channels)
         if depth not in STAGES:
             raise ValueError(f"depth={depth}: expected one of {', '.join(map(str, STAGES))}, for example VGG(depth=16)")
         if image_size < 32 or image_size % 32:
@@ -44,15 +45,15 @@ class VGG(nn.Module):
         self.in_channels = in_channels
         self.image_size = image_size
         self.stages = nn.ModuleList()
-        channels = in_channels
-        for repeats, width in zip(STAGES[depth], CHANNELS, strict=True):
+        before = in_channels
+        for repeats, factor in zip(STAGES[depth], CHANNELS, strict=True):
             stage = nn.Sequential()
             for _ in range(repeats):
-                stage.extend([nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()])
-                channels = width
+                stage.extend([nn.Conv2d(before, factor * channels, 3, padding=1), nn.ReLU()])
+                before = factor * channels
             self.stages.append(stage.append(nn.MaxPool2d(2)))
         self.dense = nn.ModuleList()
-        features = channels * (image_size // 32) ** 2
+        features = before * (image_size // 32) ** 2
         for width in widths:
             self.dense.append(nn.Linear(features, width))
             features = width

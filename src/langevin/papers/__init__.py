@@ -4,11 +4,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from langevin.papers import smith2018
+from langevin.papers import heek2019, hwa2020, lange2023, palacci2018, smith2018
 from langevin.papers.harness import SCALES, Paper, run_experiments
-from langevin.papers.page import write_page
+from langevin.papers.page import write_overview, write_page
 
 PAPERS: Mapping[str, Paper] = {
+    "heek2019": heek2019.PAPER,
+    "hwa2020": hwa2020.PAPER,
+    "lange2023": lange2023.PAPER,
+    "palacci2018": palacci2018.PAPER,
     "smith2018": smith2018.PAPER,
 }
 
@@ -22,7 +26,10 @@ def reproduce_paper(
     jobs: int | None = None,
     progress: bool = True,
 ) -> Path:
-    """Run a paper's experiments, or one of them, and write results, figures and the page; return the page's path."""
+    """Run a paper's experiments, or one of them, and write results, figures and the page; return the page's path.
+
+    A directory of the paper's name is one of several, and the claims of all go into the page above them.
+    """
     if paper not in PAPERS:
         raise ValueError(f"paper={paper!r}: choose one of {', '.join(PAPERS)}.")
     if experiment is not None and experiment not in PAPERS[paper].experiments:
@@ -35,4 +42,6 @@ def reproduce_paper(
     jobs = jobs or (1 if scale == "paper" else os.cpu_count() or 1)
     results = run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
     write_page(PAPERS, results, out)
+    if out.name == paper:  # its neighbours are the other papers
+        write_overview(PAPERS, out.parent)
     return out / "README.md"

@@ -107,7 +107,7 @@ def clearly(difference: Estimate) -> bool | None:
     """Whether a difference is below zero by two standard errors: None if it is neither below nor above."""
     if math.isnan(difference.error):
         return None
-    return None if abs(difference.mean) < 2 * difference.error else difference.mean < 0
+    return None if abs(difference.mean) <= 2 * difference.error else difference.mean < 0
 
 
 def run_experiments(
@@ -161,7 +161,8 @@ def sample_or_resume(
 ) -> Run:
     """`sample` into the workplace of a cell or, if it was cut off there, `resume`."""
     if (workplace / "manifest.json").exists():
-        return resume(workplace, posterior, data, sampler=sampler, steps=steps, progress=False)
+        callbacks = options.get("callbacks", ())
+        return resume(workplace, posterior, data, sampler=sampler, steps=steps, callbacks=callbacks, progress=False)
     return sample(posterior, data, sampler, steps=steps, out=workplace, progress=False, **options)
 
 

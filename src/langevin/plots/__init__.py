@@ -1,1 +1,20 @@
-"""Pictures: arrays in, figure out. matplotlib is imported when the first one is drawn."""
+"""Pictures: arrays in, axes out. matplotlib is imported when the first one is drawn."""
+
+from langevin.plots.chains import autocorrelation, temperature, temperature_sweep, traces
+from langevin.plots.landscape import landscape
+from langevin.plots.posterior import posterior_2d
+from langevin.plots.predictive import coverage, histograms, ranked_images, reliability, risk_coverage
+
+__all__ = [
+    "autocorrelation",
+    "coverage",
+    "histograms",
+    "landscape",
+    "posterior_2d",
+    "ranked_images",
+    "reliability",
+    "risk_coverage",
+    "temperature",
+    "temperature_sweep",
+    "traces",
+]

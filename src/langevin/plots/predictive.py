@@ -1,28 +1,130 @@
-"""Pictures of predictions."""
+"""Pictures of predictions: arrays in, axes out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import numpy as np
 
-from langevin.evaluation.scores import Reliability
+from langevin.evaluation.calibration import Reliability
+from langevin.evaluation.selective import RiskCoverage
+from langevin.plots.style import FAINT, MUTED, drawing, need, series
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def draw_reliability(axes: Any, curves: Mapping[str, Reliability]) -> None:
-    """Accuracy against confidence, one line a method; on the diagonal confidence is honest."""
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
-    for name, curve in curves.items():
-        axes.plot(curve.confidence, curve.accuracy, "o-", markersize=4, label=name)
-    lowest = min(float(min(c.confidence.min(), c.accuracy.min())) for c in curves.values())
-    axes.set(xlim=(lowest - 0.02, 1.01), ylim=(lowest - 0.02, 1.01), xlabel="confidence", ylabel="accuracy")
-    axes.legend()
+_ROW = 6  # images
 
 
-def draw_confidence(axes: Any, confidences: Mapping[str, Tensor]) -> None:
-    """Histograms of the probability of the most probable class, one a method."""
-    for name, values in confidences.items():
-        axes.hist(values.tolist(), bins=20, range=(0, 1), alpha=0.6, label=name)
-    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="inputs")
-    axes.legend()
+def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> Axes:
+    """Accuracy against confidence, one line a method: honest on the diagonal, too sure below, too cautious above."""
+    need(len(curves), "curve")
+    with drawing(axes) as axes:
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="-", marker="", zorder=1)
+        for index, (name, curve) in enumerate(curves.items()):
+            axes.plot(curve.confidence, curve.accuracy, label=name, marker="os^D"[index % 4], **series(index))
+        lowest = min(float(min(c.confidence.min(), c.accuracy.min())) for c in curves.values())
+        axes.set(xlim=(lowest - 0.02, 1.01), ylim=(lowest - 0.02, 1.01), xlabel="confidence", ylabel="accuracy")
+        axes.legend(loc="upper left")
+    return axes
+
+
+def coverage(curves: Mapping[str, tuple[Any, Any]], axes: Axes | None = None) -> Axes:
+    """For values: how often the truth lies in the interval that is said to hold it with that probability."""
+    need(len(curves), "curve")
+    with drawing(axes) as axes:
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="-", marker="", zorder=1)
+        for index, (name, (said, found)) in enumerate(curves.items()):
+            axes.plot(said, found, label=name, marker="os^D"[index % 4], **series(index))
+        axes.set(xlim=(0, 1.01), ylim=(0, 1.01), xlabel="probability of the interval", ylabel="targets inside")
+        axes.legend(loc="upper left")
+    return axes
+
+
+def histograms(
+    values: Mapping[str, Any],
+    axes: Axes | None = None,
+    *,
+    label: str = "highest probability",
+    limits: tuple[float, float] = (0.0, 1.0),
+    bins: int = 20,
+) -> Axes:
+    """Histograms of one number per input, one a data set or a method, each by its own share of inputs."""
+    need(len(values), "histogram")
+    with drawing(axes) as axes:
+        edges, highest = np.linspace(*limits, bins + 1), 0.0
+        for index, (name, each) in enumerate(values.items()):
+            counts, _ = np.histogram(np.clip(np.asarray(each, dtype=float), *limits), edges)
+            style, shares = series(index), counts / counts.sum()
+            axes.stairs(shares, edges, fill=True, color=style["color"], alpha=0.22)
+            axes.stairs(shares, edges, linewidth=1.6, label=name, **style)
+            highest = max(highest, float(shares.max()))
+        room = 1.05 + 0.12 * len(values)  # for the legend
+        axes.set(xlim=limits, ylim=(0, highest * room), xlabel=label, ylabel="share of inputs")
+        axes.legend()
+    return axes
+
+
+def risk_coverage(curves: Mapping[str, RiskCoverage], axes: Axes | None = None) -> Axes:
+    """The error rate of what is answered, against the share that is answered, the surest first."""
+    need(len(curves), "curve")
+    with drawing(axes) as axes:
+        for index, (name, curve) in enumerate(curves.items()):
+            axes.plot(curve.coverage, curve.risk, label=name, marker="", **series(index))
+        axes.set(xlim=(0, 1), ylim=(0, None), xlabel="share of inputs answered", ylabel="error rate among them")
+        axes.legend(loc="upper left")
+    return axes
+
+
+def ranked_images(
+    images: Any, certainty: Any, captions: Sequence[str] | None = None, *, wrong: Any = None, count: int = 12
+) -> Any:
+    """Images from the most to the least certain, `count` of them evenly spread, in rows of six; returns the figure.
+
+    `images` is (n, height, width), (n, 1, height, width) or (n, 3, height, width), of any range; captions go beneath;
+    the frame of those that are `wrong` is drawn thick.
+    """
+    import matplotlib
+
+    from langevin.plots.style import SERIES, new_figure
+
+    pixels = _as_pixels(images)
+    certainty = np.asarray(certainty, dtype=float)
+    if len(pixels) != len(certainty) or len(pixels) == 0 or count < 1:
+        raise ValueError(f"{len(pixels)} images and {len(certainty)} certainties: give one each, and at least one.")
+    count = min(count, len(pixels))
+    order = np.argsort(-certainty, kind="stable")[np.linspace(0, len(pixels) - 1, count).round().astype(int)]
+    rows = -(-count // _ROW)
+    with matplotlib.rc_context(_image_settings()):
+        figure = new_figure((4.0, 0.84 * rows))
+        for place, axes in enumerate(figure.subplots(rows, _ROW, squeeze=False).flat):
+            axes.set(xticks=[], yticks=[])
+            if place >= count:
+                axes.set_visible(False)
+                continue
+            index = order[place]
+            axes.imshow(pixels[index], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_xlabel(captions[index] if captions is not None else f"{certainty[index]:.2f}", labelpad=2)
+            if wrong is not None and wrong[index]:
+                for spine in axes.spines.values():
+                    spine.set(edgecolor=SERIES[1], linewidth=2.5)
+    return figure
+
+
+def _image_settings() -> Any:
+    from langevin.plots.style import settings
+
+    frame = {"axes.spines.top": True, "axes.spines.right": True, "axes.edgecolor": FAINT, "axes.grid": False}
+    return {**settings(), **frame, "axes.labelsize": 8.5, "axes.linewidth": 0.6}
+
+
+def _as_pixels(images: Any) -> np.ndarray:
+    """(n, height, width) or (n, height, width, 3), from 0 to 1 over all images."""
+    pixels = np.asarray(images, dtype=float)
+    if pixels.ndim == 4 and pixels.shape[1] in (1, 3):
+        pixels = pixels[:, 0] if pixels.shape[1] == 1 else pixels.transpose(0, 2, 3, 1)
+    elif pixels.ndim != 3:
+        raise ValueError(f"Images have shape (n, height, width) or (n, 1 or 3, height, width); given {pixels.shape}.")
+    low, high = pixels.min(initial=np.inf), pixels.max(initial=-np.inf)
+    return (pixels - low) / (high - low) if high > low else np.zeros_like(pixels)

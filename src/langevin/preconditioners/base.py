@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,10 @@ Group = dict[str, Any]
 class Preconditioner(ABC):
     """A, with a square root for the noise, and the drift Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where it is known."""
 
-    elementwise: ClassVar[bool] = False  # A is diagonal and treats every weight by itself, so chains can be stacked
+    @property
+    def elementwise(self) -> bool:
+        """Whether A is diagonal and treats every weight by itself, so that chains can be stacked."""
+        return False
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:  # noqa: B027
         """Look into this model from now on; `params` are the parameters that the sampler moves."""
@@ -85,6 +88,11 @@ class NoiseOnly(Preconditioner):
 
     def __init__(self, inner: Preconditioner) -> None:
         self.inner = inner
+
+    @property
+    def elementwise(self) -> bool:
+        """The other's."""
+        return self.inner.elementwise
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Bind the other."""

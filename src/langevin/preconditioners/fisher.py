@@ -157,11 +157,27 @@ class Fisher(Preconditioner):
         return self._view
 
 
-def fisher_matrix(posterior: Posterior, data: Any, kind: str = "exact", *, size: int = 1024, seed: int = 0) -> Tensor:
-    """F of the sampled parameters at their present values, on `size` random examples of the data."""
-    view = _View(posterior, list(posterior.sampled_parameters().values()), data)
-    where = {"seed": seed, "chain": 0, "step": 0}
-    return _KINDS[kind](view, view.flat(), view.batch(size, where), where)
+@torch.no_grad()
+def fisher_matrix(
+    posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
+) -> Tensor:
+    """F of these parameters at their present values, the mean over a batch; `step` numbers the sampled labels."""
+    view = _View(posterior, list(params), batch)
+    return _KINDS[kind](view, view.flat(), batch, {"seed": 0, "chain": 0, "step": step})
+
+
+@torch.no_grad()
+def fisher_diagonal(
+    posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
+) -> Tensor:
+    """The diagonal of `fisher_matrix`, without the matrix."""
+    view = _View(posterior, list(params), batch)
+    if kind == "exact":
+        jacobian, weighted = _jacobians(view, view.flat(), batch)
+        return (jacobian * weighted).sum((0, 1)) / len(jacobian)
+    if kind == "mc":
+        batch = _relabelled(view, batch, {"seed": 0, "chain": 0, "step": step})
+    return _gradients(view, view.flat(), batch).square().mean(0)
 
 
 class _Pointwise(nn.Module):
@@ -212,6 +228,27 @@ class _View:
 
 def _exact(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
     """Jᵀ S J / M, J the outputs' Jacobian and S their Fisher."""
+    jacobian, weighted = _jacobians(view, theta, batch)
+    return jacobian.flatten(0, 1).T @ weighted.flatten(0, 1) / len(jacobian)
+
+
+def _sampled(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    return _empirical(view, theta, _relabelled(view, batch, group), group)
+
+
+def _empirical(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    rows = _gradients(view, theta, batch)
+    return rows.T @ rows / len(rows)
+
+
+def _covariance(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+    rows = _gradients(view, theta, batch)
+    rows = rows - rows.mean(0)
+    return rows.T @ rows / len(rows)
+
+
+def _jacobians(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    """J and S J, both (M, K, P)."""
     likelihood = view.posterior.likelihood
     if not hasattr(likelihood, "output_fisher") or any(name.startswith("likelihood.") for name in view.names):
         raise ValueError(
@@ -220,29 +257,22 @@ def _exact(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> 
         )
     x = batch[0]
     outputs = vmap(view.each, (None, 0))(theta, x)  # (M, K)
-    jacobian = vmap(jacrev(view.each), (None, 0))(theta, x)  # (M, K, P)
-    weighted = likelihood.output_fisher(outputs) @ jacobian
-    fisher: Tensor = jacobian.flatten(0, 1).T @ weighted.flatten(0, 1) / len(outputs)
-    return fisher
+    jacobian: Tensor = vmap(jacrev(view.each), (None, 0))(theta, x)  # (M, K, P)
+    return jacobian, likelihood.output_fisher(outputs) @ jacobian
 
 
-def _sampled(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
-    x, _ = batch
-    output = call(view.posterior.model, x)
+def _relabelled(view: _View, batch: tuple[Any, Any], group: Group) -> tuple[Any, Any]:
+    """The inputs with labels sampled from the model."""
+    output = call(view.posterior.model, batch[0])
     where = {name: group[name] for name in ("seed", "chain", "step")}
-    generator = noise.generator(stream=noise.Stream.LABELS, device=theta.device, **where)
-    return _empirical(view, theta, (x, sampled_labels(view.posterior.likelihood, output, generator)), group)
+    generator = noise.generator(stream=noise.Stream.LABELS, device=output.device, **where)
+    return batch[0], sampled_labels(view.posterior.likelihood, output, generator)
 
 
-def _empirical(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
-    rows: Tensor = vmap(grad(view.each), (None, 0, 0))(theta, *batch)  # (M, P)
-    return rows.T @ rows / len(rows)
-
-
-def _covariance(view: _View, theta: Tensor, batch: tuple[Any, Any], group: Group) -> Tensor:
+def _gradients(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> Tensor:
+    """∇log p of each example, (M, P)."""
     rows: Tensor = vmap(grad(view.each), (None, 0, 0))(theta, *batch)
-    rows = rows - rows.mean(0)
-    return rows.T @ rows / len(rows)
+    return rows
 
 
 def _to_posterior(inverse: Tensor, slopes: Tensor) -> Tensor:

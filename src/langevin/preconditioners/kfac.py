@@ -77,7 +77,7 @@ class KFAC(Preconditioner):
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and hook into the model."""
         self.unbind()
-        self._layers = find_layers(posterior, params, "K-FAC", _understood, self.uncovered)
+        self._layers = find_layers(posterior, params, "K-FAC", understood, self.uncovered)
         self._source = _SOURCES[self.fisher](posterior, self._layers)
 
     def unbind(self) -> None:
@@ -101,9 +101,9 @@ class KFAC(Preconditioner):
                 a, delta = self._statistics[layer]
                 if layer.bias is not None:
                     a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
-                _average(state[layer.weight], "input_factor", _second_moment(a) / a.shape[0], self.average)
+                _average(state[layer.weight], "input_factor", second_moment(a) / a.shape[0], self.average)
                 positions = delta.shape[0] * delta.shape[1]
-                _average(state[layer.weight], "output_factor", _second_moment(delta) / positions, self.average)
+                _average(state[layer.weight], "output_factor", second_moment(delta) / positions, self.average)
         if step % self.inverse_interval == 0:
             for layer in layers:
                 self._invert(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
@@ -218,7 +218,7 @@ class _Sampled(_Source):
         self.seen = {}
         args, kwargs = self.batch
         likelihood, model = self.posterior.likelihood, self.posterior.model
-        with torch.enable_grad(), _hooked(layers, self.see), _kept_buffers(model):
+        with torch.enable_grad(), hooked(layers, self.see), kept_buffers(model):
             output = model(*args, **kwargs)
             generator = noise.generator(
                 seed=group["seed"],
@@ -281,7 +281,8 @@ class _Empirical(_Source):
 _SOURCES: dict[str, type[_Source]] = {"sampled": _Sampled, "empirical": _Empirical}
 
 
-def _understood(module: nn.Module) -> bool:
+def understood(module: nn.Module) -> bool:
+    """Whether there is one Ā for all outputs."""
     return getattr(module, "groups", 1) == 1
 
 
@@ -292,7 +293,8 @@ def _as_rows(layers: list[Layer], inputs: Sequence[Tensor], deltas: Sequence[Ten
     }
 
 
-def _second_moment(rows: Tensor) -> Tensor:
+def second_moment(rows: Tensor) -> Tensor:
+    """Σ r rᵀ over batch and positions."""
     rows = rows.flatten(0, 1)
     return rows.T @ rows
 
@@ -302,7 +304,7 @@ def _average(known: dict[str, Any], name: str, value: Tensor, keep: float) -> No
 
 
 @contextlib.contextmanager
-def _hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -> Iterator[None]:
+def hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -> Iterator[None]:
     """Show a and s of every layer; what follows works on a copy of s, in case it does so in place."""
 
     def hook(layer: Layer) -> Callable[..., Tensor]:
@@ -321,7 +323,7 @@ def _hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -
 
 
 @contextlib.contextmanager
-def _kept_buffers(model: nn.Module) -> Iterator[None]:
+def kept_buffers(model: nn.Module) -> Iterator[None]:
     """The model's running statistics come out as they went in."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -17,12 +15,13 @@ class RMSprop(Preconditioner):
     Args:
         alpha: weight of the old V in its moving average.
         eps: λ, which bounds A by 1/λ.
+        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
     """
 
-    elementwise: ClassVar[bool] = True
+    elementwise = True
 
-    def __init__(self, alpha: float = 0.99, eps: float = 1e-5) -> None:
-        self.alpha, self.eps = alpha, eps
+    def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
+        self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
         checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -40,7 +39,8 @@ class RMSprop(Preconditioner):
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """η/√(λ + √V)."""
-        return [eta / (state[p]["square"].sqrt() + self.eps).sqrt() for p, eta in zip(params, normals, strict=True)]
+        scales = [(state[p]["square"].sqrt() + self.eps) ** self.noise_power for p in params]
+        return [eta / scale for eta, scale in zip(normals, scales, strict=True)]
 
     def move(
         self,
@@ -52,7 +52,7 @@ class RMSprop(Preconditioner):
         rate: float,
         spread: float,
     ) -> None:
-        """θ ← θ − rate g/(λ + √V) + spread η/√(λ + √V), piece by piece."""
+        """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
         squares = [state[p]["square"] for p in params]
         lists = [params, squares, grads] if normals is None else [params, squares, grads, normals]
         for theta, square, g, *eta in Pieces.batches(lists):
@@ -60,5 +60,5 @@ class RMSprop(Preconditioner):
             torch._foreach_add_(scale, self.eps)
             torch._foreach_addcdiv_(theta, g, scale, value=-rate)
             if eta:
-                torch._foreach_sqrt_(scale)
+                torch._foreach_pow_(scale, self.noise_power)
                 torch._foreach_addcdiv_(theta, eta[0], scale, value=spread)

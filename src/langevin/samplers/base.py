@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin import noise
+from langevin import noise, sharding
 from langevin.pieces import Pieces
 from langevin.posterior import Posterior, check_precision, checked_num_data
 
@@ -33,6 +33,7 @@ class _Layout:
         self.chains: tuple[int, ...] | None = None if isinstance(group["chain"], int) else group["chain"]
         self.sizes = [p.numel() // len(self.chains or (0,)) for p in self.params]  # of one chain
         self.total = sum(self.sizes)
+        self.sharded = sharding.any_sharded(self.params)
         self._stretches: list[tuple[int, Tensor]] = []  # where each begins; (…, chains, weights)
         self._views: list[Tensor] = []
 
@@ -41,14 +42,28 @@ class _Layout:
 
         It is written where that of the last step was.
         """
-        if not self._views:
-            self._make_room()
         numbers = noise.NOISES[group.get("noise", "gaussian")]
         seed, step = group["seed"], group["step"]
+        if self.sharded:
+            return self._draw_shards(partial(numbers, seed=seed, chain=group["chain"], step=step), position)
+        if not self._views:
+            self._make_room()
         for offset, room in self._stretches:
             for chain, row in zip(self.chains or (group["chain"],), room, strict=True):
                 numbers(len(row), seed=seed, chain=chain, step=step, start=position + offset, out=row)
         return [eta for eta, p in zip(self._views, self.params, strict=True) if p.grad is not None]
+
+    def _draw_shards(self, numbers: Callable[..., Tensor], position: int) -> list[Tensor]:
+        """Each process draws what belongs to its shards, the same numbers that whole parameters would get."""
+        drawn = []
+        for p, size in zip(self.params, self.sizes, strict=True):
+            if p.grad is not None:
+                part, sharded = sharding.local(p), sharding.is_sharded(p)
+                first = position + (sharding.start(p) if sharded else 0)
+                eta = numbers(part.numel(), start=first, dtype=p.dtype, device=part.device)
+                drawn.append(sharding.alike(eta, p) if sharded else eta.view(p.shape))
+            position += size
+        return drawn
 
     def _make_room(self) -> None:
         """One stretch if all parameters are of one kind, or else one for each: the same numbers in more calls."""
@@ -83,7 +98,9 @@ class Sampler(Optimizer):
     single step's noise is far from normal. For large networks, where drawing noise takes as long as the gradient.
     """
 
-    elementwise: ClassVar[bool] = True  # the update treats every weight by itself, so chains can be stacked
+    elementwise: ClassVar[bool] = (
+        True  # the update treats every weight by itself: chains can be stacked, weights sharded
+    )
     constant_rate: ClassVar[bool] = False  # a schedule contradicts the method
     adapts: ClassVar[bool] = False  # until `freeze` is called, its target is biased
     injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
@@ -126,6 +143,11 @@ class Sampler(Optimizer):
             _check_counter(name, group[name])
         if group.get("noise", "gaussian") not in noise.NOISES:
             raise ValueError(f"noise={group['noise']!r}: choose one of {list(noise.NOISES)}.")
+        if not self.elementwise and any(sharding.is_sharded(p) for p in group["params"]):
+            raise ValueError(
+                f"{type(self).__name__} looks at whole layers, so it can't move sharded parameters (DTensor); use an "
+                f"element-wise sampler (lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD), or replicas instead of shards."
+            )
         for index, parameter in enumerate(group["params"]):
             check_precision(f"{len(self.param_groups) - 1}.{index}", parameter)
             if not isinstance(group["chain"], int) and parameter.shape[:1] != (len(group["chain"]),):
@@ -234,6 +256,7 @@ class Sampler(Optimizer):
 
     def _check_finite(self, group: Group, params: list[Tensor]) -> None:
         """Stop soon after the step that diverged: later, every weight is lost and nobody knows where it began."""
+        params = [sharding.local(p) for p in params]
         norms = torch._foreach_norm(params)
         if not math.isfinite(sum(norm.item() for norm in norms)):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
@@ -247,7 +270,7 @@ class Sampler(Optimizer):
         """The group and the place in it, or the name if the constructor was given named parameters."""
         for index, group in enumerate(self.param_groups):
             for place, other in enumerate(group["params"]):
-                if other is parameter:
+                if sharding.local(other).data_ptr() == parameter.data_ptr():
                     name = f" ({group['param_names'][place]!r})" if "param_names" in group else ""
                     return f"{place} of group {index}{name}"
         return "?"

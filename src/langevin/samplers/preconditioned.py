@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from langevin.posterior import Posterior
-from langevin.preconditioners import Preconditioner
+from langevin.preconditioners import NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
 
 
@@ -82,8 +82,8 @@ class Preconditioned(Sampler):
         self.preconditioner.finish(group["step"], group["frozen"])
 
     def stability_limit(self, curvature: float) -> float:
-        """2: in its own metric, A ≈ 1/λ, every curvature is about 1."""
-        return 2.0
+        """2: in its own metric, A ≈ 1/λ, every curvature is about 1; 2/λ if the drift is not preconditioned."""
+        return 2 / curvature if isinstance(self.preconditioner, NoiseOnly) else 2.0
 
     def gradient_heat(self, variance: float) -> float:
         """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step."""

@@ -6,6 +6,10 @@
 Target: exp(−U/T) once frozen, up to a bias of order ε. While V still moves the term Γ is missing, which inflated
 variances by 15 to 57 % in a test; `sample` freezes V at the end of burn-in.
 
+With `precondition="noise"` only the noise is preconditioned, as in the experiments of Palacci & Hess (2018): that has
+no posterior as its target, and at T = 0 it is SGD. Their letter, noise Aη of half the variance, is
+`precondition="noise", noise_power=1.0, temperature=0.5`: for reproduction only.
+
 Noise: its standard deviation grows with √lr and √T and falls with √N, and weights with small gradients get more of it,
 in step with their drift. At T = 0 this is `torch.optim.RMSprop(alpha=0.99, eps=1e-5)`.
 """
@@ -14,15 +18,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from langevin.preconditioners import RMSprop
+from langevin.preconditioners import PRECONDITION, NoiseOnly, RMSprop
 from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
 class pSGLD(Preconditioned):
-    """Langevin dynamics with a step size for every weight."""
+    """Langevin dynamics with a step size for every weight.
+
+    Args:
+        params: parameters or groups of them.
+        lr: ε.
+        num_data: number of training examples N.
+        alpha: α, weight of the old V in its moving average.
+        eps: λ, which bounds A by 1/λ.
+        precondition: `"both"` drift and noise, or the `"noise"` alone.
+        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
+        temperature: T.
+        seed: of the noise.
+        chain: the number of this chain.
+    """
 
     citation: ClassVar[str] = """@inproceedings{li2016preconditioned,
   title={Preconditioned stochastic gradient {L}angevin dynamics for deep neural networks},
@@ -37,16 +54,20 @@ class pSGLD(Preconditioned):
         num_data: int,
         alpha: float = 0.99,
         eps: float = 1e-5,
+        precondition: Literal["both", "noise"] = "both",
+        noise_power: float = 0.5,
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
+        if precondition not in PRECONDITION:
+            raise ValueError(f'precondition={precondition!r}: choose "both" or "noise".')
         super().__init__(
             params,
             lr,
             num_data=num_data,
-            preconditioner=RMSprop(alpha, eps),
+            preconditioner=PRECONDITION[precondition](RMSprop(alpha, eps, noise_power=noise_power)),
             noise=noise,
             temperature=temperature,
             seed=seed,
@@ -54,6 +75,8 @@ class pSGLD(Preconditioned):
         )
 
     def stability_limit(self, curvature: float) -> float:
-        """2√(T/(Nλ)): around a minimum √V settles at the size of the gradients, √(λT/N)."""
+        """2√(T/(Nλ)): around a minimum √V settles at the size of the gradients, √(λT/N); 2/λ if g is left alone."""
+        if isinstance(self.preconditioner, NoiseOnly):
+            return 2 / curvature
         group = self.param_groups[0]
         return 2 * math.sqrt(max(group["temperature"], 1e-12) / (group["num_data"] * curvature))

@@ -26,9 +26,9 @@ class Settings:
 
     lr: float = 0.02
     damping: float = 0.2
-    walkers: int = 16
-    burn_in: int = 500
-    steps: int = 12_000
+    walkers: int = 32
+    burn_in: int = 300
+    steps: int = 2500
     seeds: int = 3
 
 

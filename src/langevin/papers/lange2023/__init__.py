@@ -1,0 +1,20 @@
+"""Lange, Deng, Ye and Lin (2023): batch-normalization preconditioning for SGLD."""
+
+from langevin.papers.harness import Paper
+from langevin.papers.lange2023 import bandit, condition, residual, simulation
+from langevin.samplers import BNPSGLD
+
+PAPER = Paper(
+    title="Batch normalization preconditioning for stochastic gradient Langevin dynamics (Lange et al. 2023)",
+    citation=BNPSGLD.citation,
+    remarks=(
+        "Only the paper's abstract and introduction were at hand, so its experiments are rebuilt from their names and "
+        'the settings under "in the paper" are our guess at a full-size run.'
+    ),
+    experiments={
+        "simulation": simulation.EXPERIMENT,
+        "condition": condition.EXPERIMENT,
+        "bandit": bandit.EXPERIMENT,
+        "residual": residual.EXPERIMENT,
+    },
+)

@@ -1,0 +1,21 @@
+"""Palacci and Hess (2018): preconditioned Langevin dynamics against SGD, in practice."""
+
+from langevin.papers.harness import Paper
+from langevin.papers.palacci2018 import mnist, small
+from langevin.samplers import KSGLD
+
+PAPER = Paper(
+    title="Scalable natural gradient Langevin dynamics in practice (Palacci & Hess 2018)",
+    citation=KSGLD.citation,
+    remarks=(
+        "SGLD, pSGLD and KSGLD are the paper's equation 2 to the letter: noise of variance λ_t, that is T = ½, "
+        "times the preconditioner itself, and a plain drift. Such noise depends on the units of the gradient, "
+        "which are not stated; ours is that of the mean loss, where damping of 0.01 or less makes the noise of "
+        "one step larger than the weights, so the grid has damping from 0.1 to 1. Beside them (dashed) are SGLD "
+        "at T = 1 and pSGLD and KSGLD that precondition both drift and noise, frozen half-way, which have the "
+        "posterior as their target. Each method has five runs, of which the one with the best validation "
+        "accuracy, averaged over seeds, is shown; SGD predicts with its last iterate, all others with samples of "
+        "the second half of their run."
+    ),
+    experiments={"mnist": mnist.EXPERIMENT, "small": small.EXPERIMENT},
+)

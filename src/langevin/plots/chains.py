@@ -1,0 +1,104 @@
+"""Pictures of chains: traces, autocorrelation, temperature. A trace is what `run.trace(name)` gives: chain → values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from langevin.plots.style import INK, MUTED, SERIES, drawing, legend_above, need, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Trace = Mapping[int, Sequence[float]]
+
+
+def traces(values: Trace, axes: Axes | None = None, *, label: str = "loss", log: bool = False) -> Axes:
+    """The value of each chain, sample after sample: chains that sample the same thing overlap and do not drift."""
+    need(sum(len(chain) for chain in values.values()), "trace")
+    with drawing(axes) as axes:
+        for index, (chain, each) in enumerate(values.items()):
+            axes.plot(
+                np.arange(1, len(each) + 1),
+                each,
+                color=SERIES[index % len(SERIES)],
+                linestyle="-",  # dashes of a line that jumps so much only unsettle; chains need not be told apart
+                linewidth=0.9,
+                marker="o" if len(each) == 1 else "",
+                label=f"chain {chain}" if index < 4 else None,
+            )
+        axes.set(xlabel="sample", ylabel=label, yscale="log" if log else "linear")
+        if len(values) > 1:
+            legend_above(axes)
+    return axes
+
+
+def autocorrelation_of(values: Sequence[float], lags: int) -> np.ndarray:
+    """ρ₀ … ρ_lags of one sequence; nan if it is constant."""
+    series = np.asarray(values, dtype=float)
+    centred = series - series.mean()
+    covariance = np.array([centred[: len(series) - k] @ centred[k:] for k in range(lags + 1)]) / len(series)
+    return covariance / covariance[0] if covariance[0] > 0 else np.full(lags + 1, np.nan)
+
+
+def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) -> Axes:
+    """How long a chain remembers: ρ against the distance of samples; inside the band it is no more than chance."""
+    longest = max((len(chain) for chain in values.values()), default=0)
+    if longest < 3:
+        raise ValueError(f"An autocorrelation needs a chain of 3 samples or more; given {longest}.")
+    with drawing(axes) as axes:
+        chance, lowest = 2 / np.sqrt(longest), -0.25
+        axes.axhspan(-chance, chance, color=MUTED, alpha=0.15, linewidth=0)
+        axes.axhline(0, color=MUTED, linewidth=0.8, linestyle="-")
+        for index, (chain, each) in enumerate(values.items()):
+            if len(each) < 3:
+                continue
+            rho = autocorrelation_of(each, min(lags, len(each) - 1))
+            lowest = min(lowest, float(np.nan_to_num(rho).min()))
+            axes.plot(rho, **series(index), marker="", label=f"chain {chain}" if index < 4 else None)
+        axes.set(xlabel="distance of samples", ylabel="autocorrelation", ylim=(1.1 * min(lowest, -chance), 1.05))
+        if len(values) > 1:
+            legend_above(axes)
+    return axes
+
+
+def temperature(
+    values: Trace, axes: Axes | None = None, *, asked: float, measured: float = np.nan, error: float = np.nan
+) -> Axes:
+    """Temperature readings of all chains, sample after sample, with the T that was asked and the mean ± 2 errors."""
+    need(sum(len(chain) for chain in values.values()), "temperature")
+    with drawing(axes) as axes:
+        for chain in values.values():
+            axes.plot(np.arange(1, len(chain) + 1), chain, ".", color=SERIES[0], markersize=3, alpha=0.45)
+        axes.axhline(asked, color=INK, linewidth=1.2, linestyle="-", label=f"asked: {asked:g}")
+        if np.isfinite(measured):
+            said = f"measured: {measured:.3g}" + (f" ± {error:.1g}" if np.isfinite(error) else "")
+            axes.axhline(measured, color=SERIES[1], linewidth=1.6, linestyle=(0, (5, 1.5)), label=said)
+            if np.isfinite(error):
+                axes.axhspan(measured - 2 * error, measured + 2 * error, color=SERIES[1], alpha=0.2, linewidth=0)
+        axes.set(xlabel="sample", ylabel="configurational temperature")
+        legend_above(axes)
+    return axes
+
+
+def temperature_sweep(
+    temperatures: Sequence[float],
+    losses: Mapping[str, Sequence[float]],
+    axes: Axes | None = None,
+    *,
+    errors: Mapping[str, Sequence[float]] | None = None,
+) -> Axes:
+    """Test cross-entropy against the temperature that was sampled at; T = 1 is Bayes."""
+    need(len(temperatures), "temperature")
+    if wrong := [name for name, each in losses.items() if len(each) != len(temperatures)]:
+        raise ValueError(f"{len(temperatures)} temperatures, but {wrong[0]!r} has {len(losses[wrong[0]])} losses.")
+    with drawing(axes) as axes:
+        axes.axvline(1.0, color=MUTED, linewidth=1, linestyle="-")
+        for index, (name, each) in enumerate(losses.items()):
+            bars = None if errors is None else errors.get(name)
+            axes.errorbar(temperatures, each, bars, label=name, capsize=2, marker="os^D"[index % 4], **series(index))
+        axes.set(xscale="log", xlabel="temperature", ylabel="test cross-entropy (nats)")
+        axes.legend()
+    return axes

@@ -1,0 +1,89 @@
+"""How pictures look: colours that colour-blind people can tell apart, sizes that a phone can show.
+
+Lines differ in dash and marker as well as in colour. The report replaces these colours by those of the reader's theme
+(`langevin.report.theme`), so nothing draws in a colour that is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = ("#0b6bb0", "#c24e00", "#00805d", "#a1468a")
+INK, MUTED, FAINT, PAPER = "#1d2733", "#5b6570", "#d5dae0", "#ffffff"
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)))
+_MARKERS = ("o", "s", "^", "D")
+
+SIZE = (4.0, 2.9)  # inches: text of 9 points is still readable when a phone shows the whole width
+
+
+def settings() -> Any:
+    """matplotlib's rcParams of every picture (as Any: matplotlib types their names one by one)."""
+    from cycler import cycler
+
+    return {
+        "font.size": 9,
+        "text.parse_math": False,  # a name with a dollar in it is a name
+        "axes.titlesize": 10,
+        "axes.prop_cycle": cycler(color=SERIES) + cycler(linestyle=_DASHES) + cycler(marker=_MARKERS),
+        "lines.markersize": 4,
+        "lines.linewidth": 1.6,
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "legend.facecolor": PAPER,
+        "legend.edgecolor": FAINT,
+        "legend.framealpha": 1.0,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.titlecolor": INK,
+        "axes.edgecolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": FAINT,
+        "grid.linewidth": 0.6,
+    }
+
+
+def new_figure(size: tuple[float, float] = SIZE) -> Figure:
+    """An empty figure that belongs to no window."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained")
+
+
+@contextmanager
+def drawing(axes: Axes | None, size: tuple[float, float] = SIZE) -> Iterator[Axes]:
+    """The axes to draw in, in our style: those given, or new ones (`axes.figure.savefig(…)` writes them)."""
+    import matplotlib
+
+    with matplotlib.rc_context(settings()):
+        yield new_figure(size).subplots() if axes is None else axes
+
+
+def series(index: int) -> dict[str, Any]:
+    """Colour and dash of the index-th series, where the cycle of a plot does not reach."""
+    return {"color": SERIES[index % len(SERIES)], "linestyle": _DASHES[index % len(SERIES)]}
+
+
+def legend_above(axes: Axes) -> None:
+    """A legend over the picture, where it hides nothing."""
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4, "borderaxespad": 0.2}
+    axes.legend(frameon=False, handlelength=1.3, handletextpad=0.5, columnspacing=1.0, **place)
+
+
+def need(count: int, what: str) -> None:
+    """Refuse to draw nothing."""
+    if count == 0:
+        raise ValueError(f"There is no {what} to draw; give at least one.")

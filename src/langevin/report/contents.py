@@ -1,0 +1,98 @@
+"""What a report is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langevin.report.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of each row is its header."""
+
+    title: str
+    says: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with a sentence beneath and a description for those who do not see it."""
+
+    title: str
+    says: str
+    alt: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `evaluate` found: `save("report.html")` writes the page, `to_dict()` has the numbers, `str` the verdicts."""
+
+    title: str
+    summary: str
+    verdicts: list[Verdict]
+    tables: list[Table]
+    pictures: list[Picture]
+    configuration: dict[str, str]
+    versions: dict[str, str]
+    citations: list[str]
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """The page: one file that asks the network for nothing."""
+        from langevin.report.page import render
+
+        return render(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page (.html), or the numbers (.json)."""
+        path = Path(path)
+        if path.suffix not in (".html", ".json"):
+            raise ValueError(f"A report is saved as .html or .json; given {str(path)!r}. Write 'report.html'.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = self.html() if path.suffix == ".html" else json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+        path.write_text(content + "\n", encoding="utf-8")
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the pictures, made of what JSON has; what is unknown is None."""
+        return {
+            "title": self.title,
+            "summary": self.summary,
+            "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
+            "numbers": plain(self.numbers),
+            "configuration": self.configuration,
+            "versions": self.versions,
+            "citations": self.citations,
+        }
+
+    def __str__(self) -> str:
+        width = max(len(verdict.about) for verdict in self.verdicts)
+        lines = [f"{v.level:>7}  {v.about:<{width}}  {v.says}" for v in self.verdicts]
+        return "\n".join([f"{self.title}: {self.summary}", *lines])
+
+
+def plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts; what is not finite becomes None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

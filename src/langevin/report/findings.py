@@ -1,0 +1,187 @@
+"""What is measured for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from langevin.diagnostics.mixing import Mixing
+from langevin.diagnostics.stationarity import Stationarity
+from langevin.diagnostics.temperature import Estimate
+from langevin.evaluation.attacks import Attack, Attacked, under_attack
+from langevin.evaluation.compare import Comparison, compare
+from langevin.evaluation.inputs import examples, full_prediction_of, prediction_of
+from langevin.evaluation.ood import Detection, detection, out_of_distribution
+from langevin.posterior import batch_size_of
+from langevin.predictive import ClassPrediction, Prediction, ValuePrediction
+from langevin.run import Run
+from langevin.samplers import METHODS
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What the chains of a sampled run say about themselves."""
+
+    method: str
+    samples_posterior: bool
+    asked: float
+    temperature: Estimate
+    kinetic: Estimate
+    kinetic_by_construction: bool
+    by_tensor: dict[str, Estimate]
+    function: Mixing
+    weights: Mixing
+    drift: list[Stationarity]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All measurements; `predictions`, `foreign` and `attacked` are by run, this one first."""
+
+    x: Any
+    y: Tensor
+    samples: int | None
+    predictions: dict[str, Prediction]
+    comparison: Comparison
+    chains: Chains | None
+    traces: dict[str, dict[int, list[float]]]
+    foreign: dict[str, dict[str, Prediction]] = field(default_factory=dict)  # set → run → prediction
+    detections: dict[str, dict[str, dict[str, Detection]]] = field(default_factory=dict)  # set → run → score
+    attacked: dict[str, Attacked] = field(default_factory=dict)
+    attacked_examples: int = 0
+
+    @property
+    def name(self) -> str:
+        """What this run is called."""
+        return next(iter(self.predictions))
+
+    @property
+    def prediction(self) -> Prediction:
+        """This run's, on the test inputs."""
+        return self.predictions[self.name]
+
+
+def measure(
+    runs: Mapping[str, Any],
+    test: Any,
+    foreign: Mapping[str, Any],
+    attack: Attack | None,
+    *,
+    probe: int,
+    attack_examples: int,
+    batch_size: int,
+) -> Findings:
+    """Measure the first of the runs, and the others beside it."""
+    x, y = examples(test)
+    outside = {name: _inputs(name, given) for name, given in foreign.items()}
+    this = next(iter(runs.values()))
+    predictions = {name: full_prediction_of(run, x, batch_size=batch_size) for name, run in runs.items()}
+    y = _targets(predictions, y)
+    outside_predictions = {
+        name: {run_name: prediction_of(run, given, batch_size=batch_size) for run_name, run in runs.items()}
+        for name, given in outside.items()
+    }
+    attacked: dict[str, Attacked] = {}
+    chosen = _spread(batch_size_of(x), attack_examples)
+    if attack is not None:
+        if not isinstance(next(iter(predictions.values())), ClassPrediction):
+            raise ValueError("An attack is on predicted classes; leave out attack=… for a regression.")
+        attacked = {name: under_attack(run, attack, x[chosen], y[chosen]) for name, run in runs.items()}
+    return Findings(
+        x=x,
+        y=y,
+        samples=len(this) if isinstance(this, Run) else None,
+        predictions=predictions,
+        comparison=compare(predictions, (x, y)),
+        chains=_chains(this, tree_map(lambda t: t[_spread(batch_size_of(x), probe)], x)),
+        traces=_traces(this),
+        foreign=outside_predictions,
+        detections={
+            name: {run_name: _detections(predictions[run_name], there) for run_name, there in by_run.items()}
+            for name, by_run in outside_predictions.items()
+        },
+        attacked=attacked,
+        attacked_examples=len(chosen) if attacked else 0,
+    )
+
+
+def is_sampled(run: Any) -> bool:
+    """Whether it holds samples of chains; a fit holds draws of a distribution, a distilled network none."""
+    return isinstance(run, Run) and not run.manifest.get("method")
+
+
+def _chains(run: Any, probe: Any) -> Chains | None:
+    if not is_sampled(run):
+        return None
+    recipe = run.manifest["sampler"]
+    method = METHODS.get(recipe["name"].lower()) if recipe else None
+    return Chains(
+        method=recipe["name"] if recipe else "This sampler",
+        samples_posterior=method is None or method.target == "posterior",
+        asked=float(recipe["options"].get("temperature", 1.0)) if recipe else float("nan"),
+        temperature=run.temperature(),
+        kinetic=run.kinetic_temperature(),
+        kinetic_by_construction=run.kinetic_is_by_construction,
+        by_tensor=run.temperatures(),
+        function=run.function_mixing(probe),
+        weights=run.mixing(subset=200),
+        drift=run.stationarity(),
+    )
+
+
+def _traces(run: Any) -> dict[str, dict[int, list[float]]]:
+    """What was noted on the way, where it has more than one value."""
+    if not hasattr(run, "trace"):
+        return {}
+    names = ("loss", "temperature", "lr") if is_sampled(run) else ("loss",)
+    found = {name: run.trace(name) for name in names}
+    return {name: trace for name, trace in found.items() if any(len(values) > 1 for values in trace.values())}
+
+
+def _detections(inside: Prediction, outside: Prediction) -> dict[str, Detection]:
+    if isinstance(inside, ClassPrediction) and isinstance(outside, ClassPrediction):
+        return out_of_distribution(inside, outside)
+    assert isinstance(inside, ValuePrediction)
+    assert isinstance(outside, ValuePrediction)
+    return {
+        "variance": detection(_per_input(inside.variance), _per_input(outside.variance)),
+        "epistemic variance": detection(_per_input(inside.epistemic), _per_input(outside.epistemic)),
+    }
+
+
+def _per_input(values: Tensor) -> Tensor:
+    return values.reshape(len(values), -1).mean(1)
+
+
+def _inputs(name: str, given: Any) -> Any:
+    """Inputs alone, or those of data with targets."""
+    if isinstance(given, Tensor):
+        if len(given) == 0:
+            raise ValueError(f"ood[{name!r}] is empty; leave it out or give at least one input.")
+        return given
+    try:
+        return examples(given)[0]
+    except ValueError as error:
+        raise ValueError(f"ood[{name!r}]: {error}") from None
+
+
+def _targets(predictions: Mapping[str, Prediction], y: Tensor) -> Tensor:
+    """Labels as whole numbers (n,), values as they are; for every run the same task."""
+    first = next(iter(predictions.values()))
+    if not isinstance(first, ClassPrediction):
+        return y
+    if first.probs.dim() != 2:
+        raise ValueError(f"A report is about one class per input; these predictions are {tuple(first.probs.shape)}.")
+    return y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
+
+
+def _spread(available: int, wanted: int) -> Tensor:
+    """Up to `wanted` indices, evenly spread."""
+    if wanted < 1:
+        raise ValueError(f"Look at one input or more; given {wanted}.")
+    return torch.linspace(0, available - 1, min(available, wanted)).round().long()

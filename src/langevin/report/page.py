@@ -1,0 +1,41 @@
+"""The report as one self-contained page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from langevin._version import __version__
+from langevin.report.contents import Report
+from langevin.report.theme import DARK, LIGHT
+
+SIGNS = {"good": "✓", "look": "!", "bad": "✗", "unknown": "?"}
+WORDS = {"good": "good", "look": "check", "bad": "bad", "unknown": "unknown"}
+
+
+def render(report: Report) -> str:
+    """The HTML; every string of the user's is escaped."""
+    import jinja2
+
+    here = jinja2.FileSystemLoader(Path(__file__).parent)
+    pages = jinja2.Environment(loader=here, autoescape=True, undefined=jinja2.StrictUndefined)
+    styles = jinja2.Environment(loader=here, autoescape=False, undefined=jinja2.StrictUndefined)  # only our own colours
+    css = styles.get_template("page.css").render(light=_variables(LIGHT), dark=_variables(DARK))
+    levels: list[str] = [verdict.level for verdict in report.verdicts]
+    return pages.get_template("page.html.j2").render(
+        report=report,
+        css=_ours(css),
+        tally=[(level, levels.count(level)) for level in SIGNS],
+        signs=SIGNS,
+        words=WORDS,
+        version=__version__,
+    )
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+def _ours(text: str) -> str:
+    from markupsafe import Markup
+
+    return Markup(text)

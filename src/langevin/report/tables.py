@@ -1,0 +1,183 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from langevin.diagnostics.mixing import Mixing
+from langevin.diagnostics.temperature import Estimate
+from langevin.evaluation.attacks import Attack
+from langevin.evaluation.compare import Interval
+from langevin.predictive import ClassPrediction, Prediction
+from langevin.report.contents import Table
+from langevin.report.findings import Chains, Findings
+from langevin.report.verdicts import RHAT_LIMIT, attack_name
+
+UNKNOWN = "unknown"
+_METRICS = {
+    "accuracy": "Accuracy",
+    "nll": "Negative log-likelihood (nats)",
+    "brier": "Brier score",
+    "calibration error": "Calibration error (8 bins of equal mass)",
+    "rmse": "Root mean square error",
+    "crps": "CRPS",
+}
+
+
+def tables(findings: Findings, attack: Attack | None) -> list[Table]:
+    """Scores, differences, foreign inputs, attack, chains."""
+    found = [_scores(findings)]
+    if len(findings.predictions) > 1:
+        found.append(_differences(findings))
+    found += [_foreign(findings, name) for name in findings.detections]
+    if attack is not None:
+        found.append(_attacked(findings, attack))
+    if findings.chains is not None:
+        found.append(_chains(findings.chains))
+        found.append(_temperatures(findings.chains))
+    return found
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number, or that it is unknown."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return UNKNOWN if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def share(value: float) -> str:
+    """A percentage, or that it is unknown."""
+    return f"{value:.1%}" if math.isfinite(value) else UNKNOWN
+
+
+def estimate(value: Estimate) -> str:
+    """Mean ± error, as far as they are known."""
+    if not math.isfinite(value.mean):
+        return UNKNOWN
+    return f"{value.mean:.3f} ± {number(value.error)}"
+
+
+def _scores(findings: Findings) -> Table:
+    comparison, names = findings.comparison, list(findings.predictions)
+    rows = [[_METRICS[m], *(_cell(m, comparison.scores[n][m].value) for n in names)] for m in comparison.metrics]
+    uncertainties = {name: _uncertainties(prediction) for name, prediction in findings.predictions.items()}
+    rows += [[what, *(number(uncertainties[n][what]) for n in names)] for what in uncertainties[names[0]]]
+    better = "all but accuracy and the uncertainties" if "accuracy" in comparison.metrics else "the scores"
+    says = f"On {comparison.examples:,} test inputs. Lower is better for {better}."
+    return Table("Scores", says, ["Score", *names], rows)
+
+
+def _cell(metric: str, value: float) -> str:
+    return share(value) if metric == "accuracy" else number(value)
+
+
+def _uncertainties(prediction: Prediction) -> dict[str, float]:
+    """Means over the test inputs."""
+    if isinstance(prediction, ClassPrediction):
+        return {
+            "Mean confidence": float(prediction.confidence.mean()),
+            "Mean entropy (nats)": float(prediction.entropy.mean()),
+            "of it: doubt about the weights": max(float(prediction.mutual_information.mean()), 0.0),
+        }
+    return {
+        "Mean predicted deviation": float(prediction.variance.sqrt().mean()),
+        "Mean deviation by doubt about the weights": float(prediction.epistemic.sqrt().mean()),
+    }
+
+
+def _differences(findings: Findings) -> Table:
+    comparison, this = findings.comparison, findings.name
+    others = list(comparison.differences)
+    rows = [[_METRICS[m], *(_difference(comparison.differences[n][m]) for n in others)] for m in comparison.metrics]
+    says = (
+        f"With {comparison.level:.0%} intervals of a paired bootstrap over the test inputs; of another seed they know "
+        f"nothing. An interval without 0 is marked *."
+    )
+    return Table(f"Differences from {this}", says, ["Score", *(f"{name} − {this}" for name in others)], rows)
+
+
+def _difference(interval: Interval) -> str:
+    mark = " *" if interval.excludes_zero else ""
+    return f"{_signed(interval.value)} [{_signed(interval.low)}, {_signed(interval.high)}]{mark}"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")
+
+
+def _foreign(findings: Findings, name: str) -> Table:
+    rows = [
+        [f"{run}, by {score}", number(found.auroc), number(found.aupr), share(found.fpr95)]
+        for run, by in findings.detections[name].items()
+        for score, found in by.items()
+    ]
+    prediction = findings.foreign[name][findings.name]
+    count = len(prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean)
+    says = (
+        f"Whether uncertainty tells {count:,} of them from the test inputs: 1 is perfect and 0.5 chance for the AUROC; "
+        f"FPR95 is the share of test inputs taken for foreign when 95 % of the foreign ones are found."
+    )
+    return Table(f"Foreign inputs: {name}", says, ["Told", "AUROC", "AUPR", "FPR95"], rows)
+
+
+def _attacked(findings: Findings, attack: Attack) -> Table:
+    rows = []
+    for name, result in findings.attacked.items():
+        best = max(found.auroc for found in result.detection.values())
+        rows.append(
+            [name, share(result.clean_accuracy), share(result.accuracy), number(result.nll), number(best)],
+        )
+    says = (
+        f"Accuracy on {findings.attacked_examples:,} test inputs, clean and attacked, each run by itself through its "
+        f"whole predictive; NLL under attack; AUROC: whether uncertainty tells attacked inputs from clean ones."
+    )
+    return Table(f"Attack: {attack_name(attack)}", says, ["Run", "Clean", "Attacked", "NLL", "AUROC"], rows)
+
+
+def _chains(chains: Chains) -> Table:
+    spaces = [chains.function, chains.weights]
+    rows: list[list[Any]] = [
+        ["Quantities looked at", *(f"{len(m.names):,}" for m in spaces)],
+        ["Chains × samples", *(f"{m.chains} × {m.draws}" for m in spaces)],
+        ["R̂, largest", *(number(m.worst_rhat) for m in spaces)],
+        *([f"R̂ above {limit}", *(share(m.share_above(limit)) for m in spaces)] for limit in (1.01, RHAT_LIMIT)),
+        ["Bulk ESS, median", *(number(_median(m.ess_bulk), 0) for m in spaces)],
+        ["Bulk ESS, least", *(number(_least(m.ess_bulk), 0) for m in spaces)],
+        ["Tail ESS, median", *(number(_median(m.ess_tail), 0) for m in spaces)],
+        ["ESS to the first negative autocorrelation, median", *(number(_median(m.ess), 0) for m in spaces)],
+        ["ESS by batch means, median", *(number(_median(m.ess_batch), 0) for m in spaces)],
+        ["mESS, diagonal", *(number(m.mess, 0) for m in spaces)],
+        ["mESS, full", *(number(m.mess_full, 0) for m in spaces)],
+    ]
+    says = (
+        "Of functions (what is predicted for a few test inputs) and of weights. Weights of a network are not "
+        "identified: functions are what counts for use." + _reasons(*spaces)
+    )
+    return Table("Mixing", says, ["Quantity", "Functions", "Weights"], rows)
+
+
+def _reasons(*spaces: Mixing) -> str:
+    reasons = dict.fromkeys(why for mixing in spaces for why in mixing.unknown.values())
+    return f" Unknown: {'; '.join(reasons)}." if reasons else ""
+
+
+def _temperatures(chains: Chains) -> Table:
+    rows = [["All weights", estimate(chains.temperature)]]
+    rows += [[name, estimate(value)] for name, value in list(chains.by_tensor.items())[:24]]
+    if math.isfinite(chains.kinetic.mean):
+        rows.append(["Kinetic, all weights", estimate(chains.kinetic)])
+    says = f"Configurational; asked: {number(chains.asked, 2)}. Errors know of autocorrelation."
+    if math.isfinite(chains.kinetic.mean) and chains.kinetic_by_construction:
+        says += f" {chains.method}'s thermostat makes the kinetic one T by construction; that says nothing."
+    return Table("Temperature", says, ["Weights", "T"], rows)
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def _least(values: np.ndarray) -> float:
+    return float(np.min(values)) if len(values) else math.nan

@@ -1,0 +1,66 @@
+"""Parameters that are distributed over processes (FSDP2's `fully_shard`): what this process has of them.
+
+Such a parameter is a `DTensor`, which torch takes its time to import; where nobody has done so there is none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether this process has only a part of a tensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def any_sharded(tensors: Iterable[Any]) -> bool:
+    """Whether this process has only a part of one of them."""
+    return "torch.distributed.tensor" in sys.modules and any(map(is_sharded, tensors))
+
+
+def local(tensor: Any) -> Tensor:
+    """What this process has of a tensor."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return part
+
+
+def whole(number: Any) -> Tensor:
+    """A number that was computed on a sharded parameter, summed over the shards."""
+    total: Tensor = number.full_tensor() if is_sharded(number) else number
+    return total
+
+
+def alike(part: Tensor, parameter: Any) -> Tensor:
+    """A tensor distributed like the parameter, of which this process has `part`."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part.view(local(parameter).shape),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def start(parameter: Any) -> int:
+    """The place, in the whole parameter, of the first weight of this process's shard, which must be a stretch of it."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    if not all(type(p) is Replicate or (type(p) is Shard and p.dim == 0) for p in parameter.placements):
+        raise ValueError(
+            f"A sampler moves parameters that are sharded along their first dimension, as fully_shard does; given "
+            f"{parameter.placements}."
+        )
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    if parameter.dim() == 0 or parameter.numel() == 0:
+        return 0
+    weights: int = offset[0] * (parameter.numel() // parameter.shape[0])
+    return weights

@@ -1,0 +1,172 @@
+"""Pictures: what is drawn is what was given; colours that can be told apart; bad input."""
+
+import io
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from langevin import plots
+from langevin.evaluation.calibration import Reliability
+from langevin.evaluation.selective import risk_coverage
+from langevin.plots import style
+from langevin.plots.chains import autocorrelation_of
+from langevin.plots.posterior import _levels, ellipse
+from langevin.report.theme import DARK
+
+CURVE = Reliability(torch.tensor([0.3, 0.8]), torch.tensor([0.4, 0.7]), torch.tensor([5, 5]))
+
+
+def line(axes, label):
+    (found,) = [line for line in axes.lines if line.get_label() == label]
+    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+
+
+def png(axes):
+    buffer = io.BytesIO()
+    (axes if hasattr(axes, "savefig") else axes.figure).savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def test_reliability_and_coverage_draw_the_curves():
+    axes = plots.reliability({"a": CURVE, "b": CURVE})
+    x, y = line(axes, "a")
+    assert x == pytest.approx([0.3, 0.8])
+    assert y == pytest.approx([0.4, 0.7])
+    axes = plots.coverage({"a": ([0.5, 0.9], [0.4, 0.8])})
+    assert line(axes, "a")[1] == pytest.approx([0.4, 0.8])
+    assert png(axes).startswith(b"\x89PNG")
+
+
+def test_histograms_are_shares_and_clip_to_their_limits():
+    axes = plots.histograms({"a": [0.1, 0.1, 0.9, 1.5], "b": torch.tensor([0.5])}, bins=2)
+    outlines = [patch for patch in axes.patches if patch.get_label() == "a"]
+    assert outlines[0].get_data().values == pytest.approx([0.5, 0.5])
+
+
+def test_risk_coverage():
+    probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]])
+    axes = plots.risk_coverage({"a": risk_coverage(probs, torch.tensor([0, 1, 0]))})
+    assert line(axes, "a")[1] == pytest.approx([0, 0, 1 / 3])
+
+
+def test_traces_and_temperature():
+    values = {0: [3.0, 2.0, 1.0], 1: [2.5, 2.0, 1.5]}
+    assert line(plots.traces(values), "chain 1")[1] == pytest.approx([2.5, 2.0, 1.5])
+    axes = plots.temperature(values, asked=1.0, measured=1.02, error=0.03)
+    assert line(axes, "asked: 1")[1] == pytest.approx([1, 1])
+    assert line(axes, "measured: 1.02 ± 0.03")[1] == pytest.approx([1.02, 1.02])
+    assert "± " not in str(plots.temperature(values, asked=1.0, measured=1.02).get_legend().get_texts()[1].get_text())
+
+
+def test_the_autocorrelation_of_an_ar1_chain_is_its_powers():
+    rng = np.random.default_rng(0)
+    n, rho = 20_000, 0.8
+    x = np.zeros(n)
+    for t in range(1, n):
+        x[t] = rho * x[t - 1] + rng.normal()
+    got = autocorrelation_of(x.tolist(), 10)
+    error = math.sqrt((1 + rho**2) / (1 - rho**2) / n)  # Bartlett's bound for large lags
+    assert np.abs(got - rho ** np.arange(11)).max() < 4 * error
+    assert autocorrelation_of([1.0, -1.0, 1.0, -1.0], 1) == pytest.approx([1, -0.75])
+    assert np.isnan(autocorrelation_of([1.0, 1.0, 1.0], 2)).all()
+    axes = plots.autocorrelation({0: x[:100].tolist(), 1: [1.0]}, lags=5)
+    assert line(axes, "chain 0")[1] == pytest.approx(autocorrelation_of(x[:100].tolist(), 5))
+
+
+def test_the_temperature_sweep():
+    axes = plots.temperature_sweep([0.1, 1.0], {"a": [0.5, 0.4]}, errors={"a": [0.1, 0.1]})
+    assert axes.get_xscale() == "log"
+    (bars,) = axes.containers
+    assert np.asarray(bars.lines[0].get_ydata()) == pytest.approx([0.5, 0.4])
+
+
+def test_an_ellipse_holds_its_share_of_the_gaussian():
+    mean, covariance = np.array([1.0, -2.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
+    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, 20_000)
+    inverse = np.linalg.inv(covariance)
+    for mass in (0.5, 0.9):
+        curve = ellipse(mean, covariance, mass) - mean
+        radius = np.einsum("ni,ij,nj->n", curve, inverse, curve)
+        assert radius == pytest.approx(np.full(len(radius), -2 * math.log(1 - mass)))
+        inside = np.einsum("ni,ij,nj->n", draws - mean, inverse, draws - mean) < radius[0]
+        assert abs(inside.mean() - mass) < 4 * math.sqrt(mass * (1 - mass) / 20_000)
+
+
+def test_contours_enclose_their_share_of_the_mass():
+    x = np.linspace(-5, 5, 201)
+    log_density = -0.5 * (x[None] ** 2 + x[:, None] ** 2)
+    density = np.exp(log_density)
+    for level, share in zip(_levels(log_density), (0.99, 0.9, 0.5), strict=True):
+        assert density[log_density >= level].sum() / density.sum() == pytest.approx(share, abs=0.01)
+    draws = np.random.default_rng(0).normal(size=(50, 2))
+    axes = plots.posterior_2d(draws, grid=(x, x, log_density), laplace=([0, 0], np.eye(2)), names=("a", "b"))
+    assert line(axes, "samples")[0] == pytest.approx(draws[:, 0])
+    assert axes.get_xlabel() == "a"
+    png(axes)
+
+
+def test_images_go_from_the_surest_to_the_least_sure():
+    images = torch.arange(5).float().reshape(5, 1, 1, 1).expand(5, 1, 2, 2)
+    figure = plots.ranked_images(images, [0.2, 0.9, 0.5, 1.0, 0.1], wrong=[True] * 5, count=3)
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in shown] == ["1.00", "0.50", "0.10"]
+    assert [float(axes.images[0].get_array()[0, 0]) for axes in shown] == pytest.approx([0.75, 0.5, 1.0])
+    colour = plots.ranked_images(torch.rand(2, 3, 4, 4), [0.1, 0.2], ["one", "two"])
+    assert colour.axes[0].get_xlabel() == "two"
+    assert png(colour).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("draw", "says"),
+    [
+        (lambda: plots.reliability({}), "no curve"),
+        (lambda: plots.coverage({}), "no curve"),
+        (lambda: plots.histograms({}), "no histogram"),
+        (lambda: plots.risk_coverage({}), "no curve"),
+        (lambda: plots.traces({0: []}), "no trace"),
+        (lambda: plots.autocorrelation({0: [1.0, 2.0]}), "3 samples or more; given 2"),
+        (lambda: plots.temperature({}, asked=1.0), "no temperature"),
+        (lambda: plots.temperature_sweep([], {}), "no temperature"),
+        (lambda: plots.temperature_sweep([1.0], {"a": [1.0, 2.0]}), "'a' has 2 losses"),
+        (lambda: plots.posterior_2d(np.zeros((3, 3))), r"\(n, 2\); given \(3, 3\)"),
+        (lambda: ellipse([0], np.eye(2), 0.5), r"mean \(2,\)"),
+        (lambda: ellipse([0, 0], np.eye(2), 1.0), "between 0 and 1"),
+        (lambda: plots.ranked_images(torch.zeros(2, 2, 4, 4), [1, 2]), "1 or 3, height, width"),
+        (lambda: plots.ranked_images(torch.zeros(2, 4, 4), [1]), "2 images and 1 certainties"),
+        (lambda: plots.ranked_images(torch.zeros(0, 4, 4), []), "at least one"),
+    ],
+)
+def test_bad_input(draw, says):
+    with pytest.raises(ValueError, match=says):
+        draw()
+
+
+def test_names_of_the_user_are_no_formulas():
+    assert png(plots.reliability({"$\\frac{1": CURVE, "<b>": CURVE})).startswith(b"\x89PNG")
+
+
+# Machado, Oliveira & Fernandes (2009), severity 1, on linear RGB
+BLINDNESS = {
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def lab(colour, matrix):
+    channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.asarray(matrix) @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    f = np.cbrt(to_xyz @ linear / [0.9505, 1.0, 1.089])
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+@pytest.mark.parametrize("colours", [style.SERIES, [DARK[f"series-{i}"] for i in range(4)]])
+def test_colours_can_be_told_apart_by_the_colour_blind(kind, colours):
+    seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12

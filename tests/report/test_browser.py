@@ -1,0 +1,65 @@
+"""The page in a real browser: no error, no request, no sideways scrolling, on a phone and on a desk, in both themes."""
+
+import shutil
+
+import pytest
+
+from tests.report.test_evaluate import judged
+
+WHERE = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+QUIET = "disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
+FLAGS = ["--no-sandbox", *(f"--{flag}" for flag in QUIET.split(" "))]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'langevin[test]'")
+    found = next(filter(None, WHERE), None)
+    if found is None:
+        pytest.skip("no chromium on this machine, so the page is not looked at: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=found, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    return judged().save(tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
+def test_the_page_opens_without_error_request_or_sideways_scrolling(browser, page_file, tmp_path, theme, width, height):
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(page_file.as_uri())
+    assert page.evaluate("document.readyState") == "complete"
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [page_file.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("ul.verdicts > li").count() >= 6
+    assert all(box["width"] > 200 for box in (svg.bounding_box() for svg in page.locator("figure svg").all()))
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    line = page.evaluate("getComputedStyle(document.querySelector('figure text')).fill")
+    assert (paper, line) == {
+        "light": ("rgb(246, 247, 249)", "rgb(29, 39, 51)"),
+        "dark": ("rgb(16, 20, 26)", "rgb(231, 235, 240)"),
+    }[theme]
+    assert len(page.screenshot(path=tmp_path / "page.png", full_page=True)) > 20_000
+    context.close()
+
+
+def test_dark_readers_print_on_white(browser, page_file):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(29, 39, 51)"
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    context.close()

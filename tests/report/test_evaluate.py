@@ -1,0 +1,319 @@
+"""`evaluate` on small runs: what applies is said, what can't be known is said to be unknown."""
+
+import functools
+import json
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import langevin as lv
+from langevin.cli import app
+from langevin.cli_report import _names
+from langevin.predictive import ClassPrediction
+from langevin.report.pictures import coverage_of
+from tests.helpers import toy_data, toy_model, toy_posterior
+
+EVIL = "<script>alert(1)</script>"
+draw = partial(lv.sample, sampler=partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=2, progress=False)
+
+
+def images():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(80, 1, 4, 4, generator=generator)
+    return x, (x.mean((1, 2, 3)) > 0).long() + (x[:, 0, 0, 0] > 0.5).long()
+
+
+def image_posterior():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    return lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=80)
+
+
+@functools.cache
+def image_runs():
+    """Four chains of SGLD, and one SGD."""
+    sgd = lv.sample(image_posterior(), images(), partial(lv.SGD, lr=0.1), steps=50, thin=50, burn_in=0, progress=False)
+    return draw(image_posterior(), images(), chains=4), sgd
+
+
+@functools.cache
+def judged():
+    run, sgd = image_runs()
+    outside = 5 * torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(2))
+    return lv.evaluate(run, images(), ood={EVIL: outside}, attack=lv.FGSM(0.1), against={"SGD": sgd}, probe=5)
+
+
+def about(report, what):
+    return [verdict for verdict in report.verdicts if verdict.about == what]
+
+
+def test_everything_at_once():
+    report = judged()
+    kinds = [verdict.about for verdict in report.verdicts]
+    assert kinds == [
+        "Temperature",
+        "Agreement of chains",
+        "Effective samples",
+        "Drift",
+        "Calibration",
+        "Foreign inputs",
+        "Attack",
+        "Comparison",
+    ]
+    assert report.title == "SGLD: can it be trusted?"
+    assert report.summary == "80 samples of 4 chains, judged on 80 test inputs, beside SGD."
+    assert [table.title for table in report.tables] == [
+        "Scores",
+        "Differences from SGLD",
+        f"Foreign inputs: {EVIL}",
+        "Attack: FGSM(0.1)",
+        "Mixing",
+        "Temperature",
+    ]
+    assert len(report.pictures) == 7
+    assert report.configuration["Sampler"] == "SGLD(lr=0.01)"
+    assert report.configuration["Weights"] == "51"
+    assert report.versions["torch"] == torch.__version__
+    assert [entry.partition("{")[2].partition(",")[0] for entry in report.citations] == [
+        "welling2011bayesian",
+        "vehtari2021rank",
+        "goodfellow2015explaining",
+    ]
+
+
+def test_the_page_escapes_the_names_of_the_user_and_is_small():
+    page = judged().html()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert len(page.encode()) < 1_000_000
+
+
+def test_the_numbers_are_those_of_the_evaluation():
+    run, sgd = image_runs()
+    x, y = images()
+    numbers = json.loads(json.dumps(judged().to_dict()))["numbers"]
+    expected = lv.compare({"SGLD": run, "SGD": sgd}, (x, y)).to_dict()
+    assert numbers["comparison"] == json.loads(json.dumps(expected))
+    rows = {row[0]: row[1:] for row in judged().tables[0].rows}
+    assert rows["Accuracy"][0] == f"{float((run.predict(x).labels == y).float().mean()):.1%}"
+    assert rows["Mean confidence"][1] == f"{float(sgd.predict(x).confidence.mean()):.3f}"
+    assert numbers["chains"]["temperature"]["mean"] == pytest.approx(run.temperature().mean)
+    assert numbers["attack"]["SGLD"]["clean_accuracy"] == pytest.approx(float(rows["Accuracy"][0][:-1]) / 100, abs=1e-3)
+
+
+def test_one_chain_has_no_agreement():
+    report = lv.evaluate(draw(toy_posterior(), toy_data()), toy_data(), probe=5)
+    (verdict,) = about(report, "Agreement of chains")
+    assert verdict.level == "unknown"
+    assert about(report, "Foreign inputs")[0].level == "unknown"
+    assert ["R̂, largest", "unknown", "unknown"] in next(t for t in report.tables if t.title == "Mixing").rows
+    report.html()
+
+
+def test_one_sample_says_what_it_can():
+    run = draw(toy_posterior(), toy_data(), thin=40)
+    assert len(run) == 1
+    report = lv.evaluate(run, toy_data(), probe=5)
+    for what in ("Temperature", "Agreement of chains", "Effective samples", "Drift"):
+        (verdict,) = about(report, what)
+        assert verdict.level == "unknown", verdict
+    assert about(report, "Calibration")
+    assert "nan" not in report.html().replace("nanoseconds", "").lower().split("</style>")[1].replace("finance", "")
+
+
+def test_thermostats_say_that_the_kinetic_temperature_is_by_construction():
+    run = draw(toy_posterior(), toy_data(), sampler=partial(lv.SGNHT, lr=1e-2))
+    (table,) = [t for t in lv.evaluate(run, toy_data(), probe=5).tables if t.title == "Temperature"]
+    assert "SGNHT's thermostat makes the kinetic one T by construction" in table.says
+    assert table.rows[-1][0] == "Kinetic, all weights"
+    assert {row[0] for row in table.rows} >= {"0.weight", "2.bias"}
+
+
+def test_sgd_is_no_sampler():
+    _, sgd = image_runs()
+    report = lv.evaluate(sgd, images(), probe=5)
+    (verdict,) = about(report, "Temperature")
+    assert "SGD" in verdict.says
+    assert "not samples of the posterior" in verdict.says
+    assert not about(report, "Agreement of chains")
+
+
+def test_samples_that_are_not_finite_are_named_first_and_left_out(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run = draw(toy_posterior(), toy_data(), out=tmp_path / "run")
+    path = run._store.records()[0].path
+    tensors = load_file(path)
+    tensors["0.weight"][3] = math.nan
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        metadata = json.loads(file.read(length))["__metadata__"]
+    save_file(tensors, path, metadata)
+    with pytest.warns(UserWarning, match="0.weight"):
+        report = lv.evaluate(lv.load(tmp_path / "run", toy_model()), toy_data(), probe=5)
+    first = report.verdicts[0]
+    assert first.level == "bad"
+    assert "0.weight" in first.says
+    assert "19 samples remain" in first.says
+    assert report.to_dict()["numbers"]["samples"] == 19
+    assert report.html().index("0.weight") < report.html().index("Calibration")
+
+
+def test_regression():
+    x = toy_data()[0]
+    posterior = lv.Posterior(nn.Linear(4, 2), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(), num_data=60)
+    run = draw(posterior, (x, x[:, :2]), chains=2)
+    report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, against={"same": run}, probe=5)
+    assert "90% intervals" in about(report, "Calibration")[0].says
+    assert about(report, "Foreign inputs")[0].level == "good"
+    assert about(report, "Comparison")[0].level == "unknown"
+    assert report.tables[0].rows[0][0] == "Root mean square error"
+    report.html()
+    with pytest.raises(ValueError, match="leave out attack"):
+        lv.evaluate(run, (x, x[:, :2]), attack=lv.FGSM(0.1))
+
+
+def test_the_coverage_of_a_gaussian_is_the_one_asked():
+    from langevin.predictive import ValuePrediction
+
+    n = 20_000
+    prediction = ValuePrediction(torch.zeros(n), torch.full((n,), 3.0), torch.full((n,), 1.0))
+    target = 2 * torch.randn(n, generator=torch.Generator().manual_seed(0))
+    for asked in (0.5, 0.9):
+        error = math.sqrt(asked * (1 - asked) / n)
+        assert abs(coverage_of(prediction, target, asked) - asked) < 4 * error
+
+
+def test_labels_of_a_bernoulli_in_a_column():
+    x = toy_data()[0]
+    y = (x[:, :1] > 0).float()
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.Bernoulli(), lv.Gaussian(), num_data=60)
+    report = lv.evaluate(draw(posterior, (x, y)), (x, y), probe=5)
+    assert report.tables[0].rows[0][0] == "Accuracy"
+
+
+def test_a_distilled_network_beside_its_ensemble():
+    run, _ = image_runs()
+    x, y = images()
+    student = lv.distil(run, image_posterior().model, x, steps=100, lr=0.05)
+    beside = lv.evaluate(run, (x, y), against={"distilled": student}, attack=lv.FGSM(0.1), probe=5)
+    assert about(beside, "Comparison")
+    alone = lv.evaluate(student, (x, y))
+    assert [verdict.about for verdict in alone.verdicts] == ["Calibration", "Foreign inputs"]
+    assert "korattikara2015bayesian" in alone.citations[0]
+    assert alone.title.startswith("Distilled")
+    alone.html()
+
+
+class Fitted:
+    """What a fit looks like from outside."""
+
+    manifest = {"method": {"name": "SWAG", "options": {"rank": 3}}, "environment": {"torch": "2"}}  # noqa: RUF012
+
+    def predict(self, x, *, batch_size=1024, samples=False):
+        probs = torch.full((len(x), 3), 1 / 3)
+        entropy = torch.special.entr(probs).sum(1)
+        return ClassPrediction(probs, entropy, 0.9 * entropy)
+
+    def trace(self, name):
+        return {0: [3.0, 2.0, 1.0]}
+
+
+def test_a_plain_network_beside_a_run():
+    x, y = toy_data()
+    network = toy_model()
+    report = lv.evaluate(network, (x, y), ood={"far": 9 * x}, attack=lv.FGSM(0.1), against={"again": network})
+    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs", "Attack", "Comparison"]
+    assert report.configuration == {"Kind": "Sequential"}
+    assert report.citations[0].startswith("@inproceedings{goodfellow")
+
+
+def test_what_does_not_apply_to_a_fit_is_not_shown():
+    report = lv.evaluate(Fitted(), toy_data())
+    assert report.title == "SWAG: can it be trusted?"
+    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs"]
+    assert [table.title for table in report.tables] == ["Scores"]
+    assert "Did the loss settle?" in [picture.title for picture in report.pictures]
+    assert report.configuration["Method"] == "SWAG(rank=3)"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ood": {"empty": torch.zeros(0, 4)}}, r"ood\['empty'\] is empty"),
+        ({"ood": {"odd": 3}}, r"ood\['odd'\]"),
+        ({"test": (torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))}, "empty"),
+        ({"test": (torch.zeros(5, 4), torch.full((5,), 7))}, "found label 7"),
+        ({"against": {"two": 3}}, "Give a run"),
+        ({"probe": 0}, "one input or more"),
+    ],
+)
+def test_bad_input(options, says):
+    run = draw(toy_posterior(), toy_data())
+    with pytest.raises(ValueError, match=says):
+        lv.evaluate(run, options.pop("test", toy_data()), **options)
+
+
+def test_runs_with_other_classes_are_not_compared():
+    run = draw(toy_posterior(), toy_data())
+    other = draw(toy_posterior(toy_model(classes=4)), toy_data())
+    with pytest.raises(ValueError, match="'four': 4 classes"):
+        lv.evaluate(run, toy_data(), against={"four": other})
+
+
+def test_a_name_that_is_taken_is_told_apart():
+    run = draw(toy_posterior(), toy_data())
+    assert lv.evaluate(run, toy_data(), against={"SGLD": run}, probe=5).title.startswith("SGLD (this run)")
+
+
+def test_the_command_line_judges_and_writes_pages(tmp_path):
+    quick = ["--model", "mlp", "--data", "digits", "--lr", "0.1", "--thin", "5", "--model-option", "widths=[8]"]
+    for seed, name in enumerate(("a", "b")):
+        command("sample", *quick, "--steps", "40", "--seed", seed, "--out", tmp_path / name)
+    said = command("evaluate", tmp_path / "a", "--attack", "fgsm", "--json", tmp_path / "a.json")
+    assert "Calibration" in said
+    assert json.loads((tmp_path / "a.json").read_text())["numbers"]["samples"] == 6
+    said = command("report", tmp_path / "a", "--against", tmp_path / "b", "--ood", "digits")
+    assert "report.html" in said
+    assert "No difference from b" in said or "than b" in said
+    assert (tmp_path / "a" / "report.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(ValueError, match="choose fgsm or pgd"):
+        command("report", tmp_path / "a", "--attack", "stone")
+    draw(toy_posterior(), toy_data(), out=tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"lv.evaluate\(lv.load\("):
+        command("report", tmp_path / "mine")
+
+
+def test_the_command_line_asks_for_test_data_that_it_can_not_know(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "theirs.py").write_text(
+        "import torch\n"
+        "def net(width=2):\n    return torch.nn.Linear(4, width)\n"
+        "def data():\n    x = torch.linspace(-1, 1, 80).reshape(20, 4)\n    return x, (x[:, 0] > 0).long()\n"
+        "def other():\n    return torch.full((5, 4), 9.0)\n"
+    )
+    options = ["--model", "theirs:net", "--data", "theirs:data", "--lr", "0.01", "--steps", "20", "--out", "run"]
+    command("sample", *options)
+    with pytest.raises(ValueError, match="--test module:function"):
+        command("evaluate", "run")
+    said = command("evaluate", "run", "--test", "theirs:data", "--ood", "theirs:other")
+    assert "theirs:other" in said
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths():
+    assert list(_names([Path("x/a"), Path("y/a"), Path("y/b")])) == ["x/a", "y/a", "b"]
+
+
+def command(*words):
+    """The command line in this process; its errors come out as they are."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout

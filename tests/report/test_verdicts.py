@@ -1,0 +1,211 @@
+"""Every verdict in every case: the sentence that a user reads."""
+
+import math
+
+import pytest
+import torch
+
+from langevin.diagnostics.stationarity import Stationarity
+from langevin.diagnostics.temperature import Estimate
+from langevin.evaluation.attacks import Attacked
+from langevin.evaluation.calibration import Reliability, calibration_error, reliability
+from langevin.evaluation.compare import Interval
+from langevin.evaluation.ood import Detection
+from langevin.report import verdicts
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "asked", "level", "says"),
+    [
+        (1.02, 0.03, 1.0, "good", "Samples at T = 1.02 ± 0.03: as asked (T = 1)."),
+        (0.50, 0.01, 0.5, "good", "as asked (T = 0.5)"),
+        (1.30, 0.05, 1.0, "bad", "too hot, asked T = 1"),
+        (0.70, 0.05, 1.0, "bad", "too cold, asked T = 1"),
+        (2.00, 0.05, 1.0, "bad", "too hot"),
+        (1.06, 0.03, 1.0, "look", "perhaps a little hot"),  # within one error it is as asked, within two not
+        (1.16, 0.04, 1.0, "look", "perhaps a little hot"),
+        (1.09, 0.03, 1.0, "look", "perhaps a little hot"),
+        (0.91, 0.03, 1.0, "look", "perhaps a little cold"),
+        (1.00, 0.30, 1.0, "unknown", "too uncertain to compare"),
+        (1.00, NAN, 1.0, "unknown", "its error is unknown"),
+        (NAN, NAN, 1.0, "unknown", "No temperature was read"),
+    ],
+)
+def test_temperature(mean, error, asked, level, says):
+    verdict = verdicts.temperature(Estimate(mean, error), asked, "SGLD", True)
+    assert verdict.level == level
+    assert says in verdict.says
+
+
+def test_what_has_no_temperature_is_not_judged_by_it():
+    assert verdicts.temperature(None, 1.0, "SWAG", True) is None
+    for asked, posterior in ((1.0, False), (0.0, True)):
+        verdict = verdicts.temperature(Estimate(0.3, 0.01), asked, "SGD", posterior)
+        assert verdict.level == "unknown"
+        assert "not samples of the posterior" in verdict.says
+
+
+def test_a_sampler_of_the_users_has_no_known_target_temperature():
+    verdict = verdicts.temperature(Estimate(1.0, 0.01), NAN, "This sampler", True)
+    assert verdict.level == "unknown"
+    assert "T = 1.00 ± 0.01; which T was asked is not known" in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("chains", "draws", "worst", "share", "why", "level", "says"),
+    [
+        (4, 100, 1.04, 0.0, "", "good", "The 4 chains agree"),
+        (4, 100, 1.06, 0.05, "", "good", "R̂ ≤ 1.05 on 95%"),
+        (
+            4,
+            100,
+            1.4,
+            0.12,
+            "",
+            "bad",
+            "R̂ = 1.4 at worst, above 1.05 on 12% of the probe set: run longer.",
+        ),
+        (4, 100, 1.1, 0.12, "", "look", "Chains disagree"),
+        (4, 100, math.inf, 0.02, "", "bad", "stuck, each at another place"),
+        (1, 100, NAN, NAN, "", "unknown", "one chain has nothing to agree with"),
+        (2, 1, NAN, NAN, "", "unknown", "1 samples a chain are too few"),
+        (2, 1, NAN, NAN, "because", "unknown", "Not known: because."),
+    ],
+)
+def test_agreement(chains, draws, worst, share, why, level, says):
+    verdict = verdicts.agreement(chains, draws, worst, share, why)
+    assert verdict.level == level
+    assert says in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("samples", "worth", "level", "says"),
+    [
+        (400, 120.0, "good", "400 samples are worth 120 independent ones: enough"),
+        (400, 99.0, "look", "still rough"),
+        (3, NAN, "unknown", "3 samples are too few"),
+        (1, NAN, "unknown", "One set of weights"),
+    ],
+)
+def test_effective(samples, worth, level, says):
+    verdict = verdicts.effective(samples, worth)
+    assert verdict.level == level
+    assert says in verdict.says
+
+
+def trace(name, chain, z, stationary):
+    return Stationarity(name, chain, early=2.0, late=1.0, z=z, p_value=0.01, stationary=stationary)
+
+
+def test_drift():
+    assert verdicts.settled([]).level == "unknown"
+    assert verdicts.settled([trace("loss", 0, NAN, None)]).level == "unknown"
+    assert verdicts.settled([trace("loss", 0, 1, True), trace("loss", 1, NAN, None)]).level == "good"
+    verdict = verdicts.settled([trace("loss", 0, 4, False), trace("loss", 2, -9, False), trace("loss", 3, 1, True)])
+    assert verdict.level == "look"
+    assert "The loss of chain 2 still drifts, from 2 to 1, and 1 more traces" in verdict.says
+    assert "more" not in verdicts.settled([trace("loss", 0, 4, False)]).says.split("drifts")[1].split(":")[0]
+
+
+def test_chance_is_that_of_honest_predictions():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.randn(800, 3, generator=generator).softmax(1)
+    confidence, predicted = probs.max(1)
+    chance = verdicts.chance_level(reliability(probs, predicted))
+    errors, gaps, alarms = [], [], 0
+    repeats = 300
+    for _ in range(repeats):
+        labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
+        accuracy = float((predicted == labels).double().mean())
+        errors.append(calibration_error(probs, labels))
+        gaps.append(float(confidence.mean()) - accuracy)
+        alarms += verdicts.calibration(errors[-1], float(confidence.mean()), accuracy, chance).level != "good"
+    errors, gaps = torch.tensor(errors), torch.tensor(gaps)
+    mean_error, deviation_error = float(errors.std()) / repeats**0.5, 1 / (2 * repeats) ** 0.5
+    assert abs(float(errors.mean()) - chance.error) < 4 * mean_error
+    assert abs(float(errors.std()) / chance.spread - 1) < 4 * deviation_error
+    assert abs(float(gaps.std()) / chance.gap - 1) < 4 * deviation_error
+    assert alarms / repeats < 0.1  # two tests at two deviations, about 0.02 and 0.05
+    one = Reliability(torch.tensor([0.8]), torch.tensor([0.8]), torch.tensor([100]))
+    assert verdicts.chance_level(one) == pytest.approx([math.sqrt(2 / math.pi) * 0.04, 0.6028 * 0.04, 0.04], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("error", "confidence", "accuracy", "level", "says"),
+    [
+        (0.02, 0.9, 0.91, "good", "honest"),
+        (0.008, 0.9, 0.91, "good", "honest"),
+        (0.08, 0.97, 0.90, "look", "Too sure of itself: confidence 0.97, accuracy 0.90"),
+        (0.20, 0.97, 0.77, "bad", "Too sure of itself"),
+        (0.20, 0.70, 0.90, "look", "Too cautious"),
+        (0.029, 0.93, 0.90, "look", "Too sure of itself"),  # the bins are excused by chance, all together are not
+    ],
+)
+def test_calibration(error, confidence, accuracy, level, says):
+    verdict = verdicts.calibration(error, confidence, accuracy, verdicts.Chance(0.02, 0.005, 0.01))
+    assert verdict.level == level
+    assert says in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("inside", "level", "says"),
+    [(0.91, "good", "honest"), (0.82, "look", "too sure"), (0.6, "bad", "too sure"), (1.0, "look", "too cautious")],
+)
+def test_interval_coverage(inside, level, says):
+    verdict = verdicts.interval_coverage(inside, 0.9, 400)
+    assert verdict.level == level
+    assert says in verdict.says.lower()
+
+
+def test_few_examples_excuse_a_poor_coverage():
+    assert verdicts.interval_coverage(0.8, 0.9, 10).level == "good"
+
+
+def test_foreign_inputs():
+    (unknown,) = verdicts.foreign({})
+    assert unknown.level == "unknown"
+    assert 'ood={"name": inputs}' in unknown.advice
+    found = {
+        name: {"entropy": Detection(auroc, 0.9, 0.2), "max probability": Detection(auroc - 0.1, 0.9, 0.3)}
+        for name, auroc in (("a", 0.95), ("b", 0.8), ("c", 0.6))
+    }
+    good, look, bad = verdicts.foreign(found)
+    assert (good.level, look.level, bad.level) == ("good", "look", "bad")
+    assert "Notices a: AUROC 0.95 by entropy; finding 95 % of them takes 20% of the test inputs along." in good.says
+    assert "Does not notice c" in bad.says
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "auroc", "level"), [(0.9, 0.5, "good"), (0.6, 0.5, "look"), (0.1, 0.95, "look"), (0.1, 0.6, "bad")]
+)
+def test_attack(accuracy, auroc, level):
+    result = Attacked(torch.zeros(1), 0.95, accuracy, 1.0, {"entropy": Detection(auroc, 0.5, 0.5)})
+    verdict = verdicts.attacked("FGSM(0.1)", result)
+    assert verdict.level == level
+    assert f"Under FGSM(0.1) accuracy falls from 95% to {accuracy:.0%}" in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("interval", "level", "says"),
+    [
+        (Interval(0.166, 0.1, 0.24), "good", "Better than SGD: NLL lower by 0.166 nats (interval 0.100 to 0.240)."),
+        (Interval(-0.05, -0.08, -0.02), "bad", "Worse than SGD: NLL higher by 0.050 nats (interval 0.020 to 0.080)."),
+        (Interval(0.01, -0.02, 0.04), "unknown", "No difference from SGD can be told"),
+        (Interval(-0.01, -0.02, 0.04), "unknown", "higher by 0.010 nats (interval −0.040 to 0.020)"),
+    ],
+)
+def test_against(interval, level, says):
+    verdict = verdicts.against("SGD", interval)
+    assert verdict.level == level
+    assert says in verdict.says
+
+
+def test_damaged_samples_are_named():
+    assert verdicts.damaged([], 10) is None
+    verdict = verdicts.damaged(["the sample of chain 0 at step 90 has NaN or infinity in 0.weight"], 9)
+    assert verdict.level == "bad"
+    assert "chain 0 at step 90" in verdict.says
+    assert "9 samples remain" in verdict.says
+    assert "; …" in verdicts.damaged(["a", "b", "c", "d"], 1).says

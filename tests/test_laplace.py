@@ -1,0 +1,175 @@
+"""The Laplace approximation: exact where the posterior is normal, and against automatic differentiation elsewhere."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, hessian
+
+import langevin as lv
+from tests.conjugate import NOISE, PRIOR, conjugate
+from tests.helpers import toy_data, toy_model, toy_posterior
+
+STRUCTURES = ("diagonal", "kfac", "full")
+
+
+def laplace(posterior, data, *args, **options):
+    own = {key: options.pop(key) for key in ("init", "out", "steps", "batch_size", "draws") if key in options}
+    return lv.fit(posterior, data, lv.LaplaceApproximation(*args, **options), progress=False, **own)
+
+
+@pytest.mark.parametrize("structure", ["kfac", "full"])
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
+    problem = conjugate()
+    q = laplace(
+        problem.posterior(), (problem.x, problem.y), structure, temperature=temperature, batch_size=7
+    ).approximation
+    torch.testing.assert_close(q.mean["weight"].flatten(), problem.mean, atol=1e-4, rtol=0)
+    torch.testing.assert_close(q.covariance(), temperature * problem.covariance, rtol=1e-8, atol=0)
+    exact = torch.distributions.MultivariateNormal(problem.mean, temperature * problem.covariance)
+    torch.testing.assert_close(q.entropy(), exact.entropy())
+    if temperature == 1.0:
+        found = lv.elbo(q, problem.posterior(), (problem.x, problem.y), draws=2)
+        assert found.mean == pytest.approx(problem.evidence(), abs=2.0)
+
+
+def test_its_diagonal_is_the_inverse_of_the_precisions():
+    problem = conjugate()
+    q = laplace(problem.posterior(), (problem.x, problem.y), "diagonal", batch_size=9).approximation
+    torch.testing.assert_close(q.variance["weight"].flatten(), 1 / problem.precision.diag())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_bias_and_weights_with_priors_of_their_own_and_a_weight_of_the_likelihood(structure):
+    problem = conjugate()
+    model = nn.Linear(3, 1).double()
+    prior = {"bias": lv.Gaussian(0.3), "*": lv.Gaussian(PRIOR)}
+    posterior = lv.Posterior(model, lv.GaussianNoise(NOISE), prior, num_data=problem.num_data, weight=0.4)
+    q = laplace(posterior, (problem.x, problem.y), structure).approximation
+    features = torch.cat([problem.x, torch.ones(problem.num_data, 1)], dim=1)
+    precision = 0.4 * features.T @ features / NOISE**2 + torch.tensor([PRIOR**-2] * 3 + [0.3**-2]).double().diag()
+    if structure == "diagonal":
+        precision = precision.diag().diag()
+    torch.testing.assert_close(q.covariance(), torch.linalg.inv(precision), rtol=1e-7, atol=0)
+
+
+def logistic(classes=3):
+    torch.manual_seed(0)
+    return nn.Linear(4, classes).double()
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "full"])
+def test_of_a_linear_classifier_it_is_the_hessian(structure):
+    x, y = toy_data(dtype=torch.float64)
+    posterior = lv.Posterior(logistic(), lv.Categorical(), lv.Gaussian(0.5), num_data=60)
+    found = laplace(posterior, (x, y), structure, batch_size=25)
+    mode = {f"model.{name}": t for name, t in found.approximation.mean.items()}
+    shapes = {name: t.shape for name, t in mode.items()}
+
+    def energy(flat):
+        pieces = torch.split(flat, [s.numel() for s in shapes.values()])
+        weights = {name: piece.reshape(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
+        return functional_call(posterior, weights, (x, y)) * 60
+
+    precision = hessian(energy)(torch.cat([t.flatten() for t in mode.values()]))
+    expected = torch.linalg.inv(precision) if structure == "full" else (1 / precision.diag()).diag()
+    torch.testing.assert_close(found.approximation.covariance(), expected, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("fisher", ["mc", "empirical"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_other_fishers_agree_in_the_mean_and_in_their_diagonals(structure, fisher):
+    problem = conjugate(n=4000)
+    posterior = problem.posterior()
+    q = laplace(posterior, (problem.x, problem.y), structure, fisher=fisher).approximation
+    exact = laplace(posterior, (problem.x, problem.y), structure).approximation
+    # the labels' noise: a relative error of √(2/N) for each entry of the precision
+    ratio = q.covariance().diag() / exact.covariance().diag()
+    assert float((ratio - 1).abs().max()) < 5 * math.sqrt(2 / 4000) * (1 if structure == "diagonal" else 3)
+
+
+class Mixed(nn.Module):
+    """A convolution, a linear layer, and a norm that K-FAC has no block for."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv, self.norm, self.out = nn.Conv2d(1, 2, 3, stride=2), nn.LayerNorm(8), nn.Linear(8, 3, bias=False)
+
+    def forward(self, x):
+        return self.out(self.norm(torch.tanh(self.conv(x)).flatten(1)))
+
+
+def test_a_network_with_layers_of_several_kinds(tmp_path):
+    torch.manual_seed(4)
+    x, y = torch.randn(30, 1, 6, 6), torch.randint(0, 3, (30,))
+    posterior = lv.Posterior(Mixed(), lv.Categorical(), lv.Gaussian(1.0), num_data=30)
+    mode = dict(posterior.model.state_dict())
+    found = {s: laplace(posterior, (x, y), s, init=mode, batch_size=11) for s in STRUCTURES}
+    full, diagonal = found["full"].approximation.covariance(), found["diagonal"].approximation
+    q = found["kfac"].approximation
+    assert list(q.blocks) == ["conv", "out"]
+    precision = torch.linalg.inv(full.double()).diag()
+    torch.testing.assert_close(diagonal.covariance().diag().double(), 1 / precision, rtol=1e-3, atol=0)
+    norm = torch.cat([q.variance[name] for name in ("norm.weight", "norm.bias")])
+    torch.testing.assert_close(norm, torch.cat([diagonal.variance[n] for n in ("norm.weight", "norm.bias")]))
+    # the last layer sees one position and, for K-FAC, inputs that are independent of the labels' curvature
+    block = q.covariance()[-24:, -24:]
+    exact = torch.linalg.inv(torch.linalg.inv(full.double())[-24:, -24:]).float()
+    assert float((block - exact).norm() / exact.norm()) < 0.15
+    rows = torch.stack([torch.cat([t.flatten() for t in q.draw(3, i).values()]) for i in range(3000)]).double()
+    center = torch.cat([m.flatten() for m in q.mean.values()]).double()
+    products = (rows - center)[:, :, None] * (rows - center)[:, None, :]
+    error = products.std(0) / math.sqrt(len(rows))
+    assert bool(((products.mean(0) - q.covariance()).abs() < 5 * error).all())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_it_looks_like_a_run(structure, tmp_path):
+    x, y = toy_data()
+    found = laplace(toy_posterior(), (x, y), structure, out=tmp_path / "f", draws=8)
+    assert len(found) == 8
+    again = lv.load(tmp_path / "f", toy_model())
+    assert torch.equal(again.predict(x).probs, found.predict(x).probs)
+    assert float((found.predict(x).labels == y).float().mean()) > 0.8
+    mode = lv.find_map(toy_posterior(), (x, y))
+    torch.testing.assert_close(found.approximation.mean["0.weight"], mode["0.weight"])
+    assert found.trace("loss")[0][0] == pytest.approx(
+        float(functional_call(toy_posterior(), {f"model.{n}": t for n, t in mode.items()}, (x, y))), rel=1e-4
+    )
+    assert "ritter" in lv.cite(found)
+    with pytest.raises(lv.RunError, match="nothing to go on with"):
+        lv.resume(tmp_path / "f", toy_posterior(), (x, y))
+
+
+def test_sampled_noise_needs_a_fisher_of_labels():
+    x = torch.randn(40, 2)
+    posterior = lv.Posterior(nn.Linear(2, 1), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(1.0), num_data=40)
+    data = x, x.sum(1, keepdim=True) + 0.5 * torch.randn(40, 1)
+    with pytest.raises(ValueError, match="mc"):
+        laplace(posterior, data, "kfac")
+    q = laplace(posterior, data, "kfac", fisher="mc").approximation
+    assert 0.3 < float(q.variance["likelihood.log_std"]) * 2 * 40 < 3  # about 1/(2N)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"structure": "block"}, "one of diagonal, kfac, full"),
+        ({"fisher": "true"}, '"exact", "mc"'),
+        ({"temperature": 0.0}, "must be positive"),
+        ({"structure": "full", "max_parameters": 40}, "above the limit of max_parameters=40"),
+        ({"init": toy_model().state_dict(), "steps": 3}, "takes no steps"),
+    ],
+)
+def test_bad_settings(options, says):
+    with pytest.raises(ValueError, match=says):
+        laplace(toy_posterior(), toy_data(), **options)
+
+
+def test_other_priors_are_refused():
+    posterior = lv.Posterior(toy_model(), lv.Categorical(), lv.Laplace(1.0), num_data=60)
+    with pytest.raises(ValueError, match="Gaussian priors only; '0.weight' has Laplace"):
+        laplace(posterior, toy_data())
