@@ -15,7 +15,7 @@ from torch import Tensor
 
 from langevin import sharding
 
-SIZE = 1 << 16  # numbers in a piece
+SIZE = 1 << 15  # numbers in a piece: one thread treats it, so no other is waited for (torch shares out more than that)
 
 
 class _Room(NamedTuple):
