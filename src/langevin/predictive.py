@@ -245,6 +245,9 @@ def _stacks(weights: Iterable[Mapping[str, Tensor]], size: int) -> Iterator[Mapp
     if size > 1 and hasattr(weights, "stacks"):
         yield from weights.stacks(size)
         return
+    if size == 1:
+        yield from ({name: tensor[None] for name, tensor in sample.items()} for sample in weights)
+        return
     samples = iter(weights)
     while some := list(itertools.islice(samples, size)):
         yield {name: torch.stack([sample[name] for sample in some]) for name in some[0]}

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from langevin import noise
 from langevin.batches import as_batches
 from langevin.bench import peers
 from langevin.bench.timing import compare, median_time
@@ -59,6 +60,7 @@ def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2)
         ]
         if not quick:
             torch.set_num_threads(1)
+            results["parts"] = _parts(say)
             results["kfac"] = [_kfac(workload, say) for workload in (TINY, WIDE, CNN_64)]
             results["chains"] = _chains(say)
             results["prediction"] = _prediction(say)
@@ -90,20 +92,51 @@ def _steps(workload: Workload, names: list[str], threads: int, seconds: float, q
     kinds = ("gaussian",) if quick else ("gaussian", "rademacher")
     contenders = {"SGD": plain_sgd(workload)}
     for name in names:
-        for noise in kinds:
-            contenders[f"{name} {noise}"] = sampler_step(workload, METHODS[name], noise=noise)
+        for kind in kinds:
+            contenders[f"{name} {kind}"] = sampler_step(workload, METHODS[name], noise=kind)
     if not quick:
         contenders |= {f"{name} gaussian": step for name, step in peers.torch_steps(workload).items()}
     per_round = {TINY.key: 20, WIDE.key: 2}.get(workload.key, 1)
     turns = {"steps_per_round": per_round, "warm_up": 2 if per_round > 1 else 1, "least": 5}
     rows = []
     for key, measured in compare(contenders, "SGD", seconds=seconds, **turns).items():
-        name, noise = key.rsplit(" ", 1)
-        rows.append({"model": workload.key, "method": name, "noise": noise, "threads": threads, **measured.as_dict()})
+        name, kind = key.rsplit(" ", 1)
+        rows.append({"model": workload.key, "method": name, "noise": kind, "threads": threads, **measured.as_dict()})
         say(
-            f"{workload.label}, {threads} thread{'s' * (threads > 1)}: {name} ({noise}) {measured.ratio:.2f} × SGD "
+            f"{workload.label}, {threads} thread{'s' * (threads > 1)}: {name} ({kind}) {measured.ratio:.2f} × SGD "
             f"[{measured.low:.2f}, {measured.high:.2f}], processor time {measured.processor:.2f}"
         )
+    return rows
+
+
+def _parts(say: Say) -> list[Row]:
+    """What the parts of a step of the wide MLP cost, in steps of SGD, by processor time on one thread."""
+    posterior, (x, y) = WIDE.posterior(), WIDE.batch()
+    params = list(posterior.parameters())
+    count = sum(p.numel() for p in params)
+
+    def gradient(loss: Callable[..., Any]) -> Callable[[], None]:
+        def step() -> None:
+            for p in params:
+                p.grad = None
+            loss(x, y).backward()
+
+        return step
+
+    contenders: dict[str, Callable[[], Any]] = {
+        "SGD": plain_sgd(WIDE),
+        "gradient of the likelihood": gradient(posterior.data_loss),
+        "gradient of likelihood and prior": gradient(posterior.loss),
+        "normal deviates": partial(noise.normal, count, seed=0, chain=0, step=0),
+        "random signs": partial(noise.rademacher, count, seed=0, chain=0, step=0),
+    }
+    contenders["gradient of the likelihood"]()
+    for name in ("SGLD", "pSGLD", "SGNHT", "ATMC"):
+        sampler = METHODS[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
+        contenders[f"update of {name}, random signs included"] = sampler.step
+    measured = compare(contenders, "SGD", seconds=10.0, steps_per_round=2)
+    rows = [{"part": name, "share": _short(row.processor)} for name, row in measured.items()]
+    say(f"parts of a step of {WIDE.label}: {rows}")
     return rows
 
 

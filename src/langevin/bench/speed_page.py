@@ -77,6 +77,14 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     return text
 
 
+def _parts(rows: list[dict[str, Any]]) -> str:
+    text = (
+        f"## The parts of a step of the {WORKLOADS['wide'].label}\n\nProcessor time on one thread, in steps of SGD.\n\n"
+        "| part | steps of SGD |\n|---|---|\n"
+    )
+    return text + "".join(f"| {row['part']} | {row['share']} |\n" for row in rows)
+
+
 def _kfac(rows: list[dict[str, Any]]) -> str:
     text = (
         "## KSGLD, as a multiple of a plain SGD step (one thread)\n\n"
@@ -145,6 +153,7 @@ def _start(row: dict[str, Any]) -> str:
 
 
 _SECTIONS: dict[str, Callable[[Any], str]] = {
+    "parts": _parts,
     "kfac": _kfac,
     "chains": _chains,
     "prediction": _prediction,
