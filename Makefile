@@ -20,8 +20,9 @@ lint: .venv/ready-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# what is in docs/gold already is not run again
+# what is in docs/gold already is not run again; peers are compared with where `pip install '.[bench]'` put them
 bench: .venv/ready-test
+	$(BIN)/langevin bench --out benchmarks
 	$(BIN)/langevin bench gold --out docs/gold
 	$(BIN)/langevin bench support --out docs/networks.md
 

@@ -489,3 +489,18 @@ def test_killed_and_resumed_gives_the_samples_of_an_undisturbed_run(number, mode
     assert_same_samples(whole, again)
     assert len(before) > 0
     assert all(torch.equal(value, samples_of(again)[key]) for key, value in before.items())
+
+
+@pytest.mark.slow  # compiling takes its time
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_compiled_run_is_the_same_to_rounding(chains, capsys):
+    settings = {"steps": 12, "burn_in": 2, "thin": 5, "chains": chains, "batch_size": 8, "seed": 4}
+    mode = "sequential" if chains == 1 else "vectorised"
+    arguments = (toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3))
+    plain = lv.sample(*arguments, mode=mode, progress=False, **settings)
+    compiled = lv.sample(*arguments, mode=mode, compile=True, **settings)
+    assert "compiled in" in capsys.readouterr().err
+    for a, b in zip(plain, compiled, strict=True):
+        for name in a:
+            torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)
+    assert compiled.manifest["plan"]["compile"] is True

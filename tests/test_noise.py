@@ -73,3 +73,46 @@ def test_threads_do_not_share_state():
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(draw, range(50)))
     assert all(torch.equal(value, draw(step)) for step, value in enumerate(together))
+
+
+@settings(max_examples=60, deadline=None)
+@given(start=st.integers(0, 3000), count=st.integers(1, 700), dtype=st.sampled_from(["float32", "float64"]))
+def test_any_stretch_of_signs_is_a_part_of_the_whole(start, count, dtype):
+    whole = noise.rademacher(4000, dtype=getattr(torch, dtype), **KEY)
+    part = noise.rademacher(count, start=start, dtype=getattr(torch, dtype), **KEY)
+    assert torch.equal(part, whole[start : start + count])
+    room = torch.empty(count, dtype=getattr(torch, dtype))
+    assert noise.rademacher(count, start=start, out=room, **KEY) is room
+    assert torch.equal(part, room)
+
+
+def test_signs_are_fair_and_independent():
+    n = 200_000
+    signs = noise.rademacher(n, dtype=torch.float64, **KEY)
+    assert set(signs.unique().tolist()) == {-1.0, 1.0}
+    limit = 4 / math.sqrt(n)
+    assert abs(signs.mean()) < limit
+    for lag in (1, 7, 8, 63, 64, 256):
+        assert abs((signs[lag:] * signs[:-lag]).mean()) < limit
+    by_place = signs[: n // 64 * 64].view(-1, 64).mean(0)  # each bit of a word
+    assert (by_place.abs() < 5 / math.sqrt(n // 64)).all()
+
+
+@pytest.mark.parametrize("changed", [{"seed": 6}, {"chain": 3}, {"step": 8}, {"start": 64}, {"stream": 4}])
+def test_other_integers_give_independent_signs(changed):
+    a = noise.rademacher(20_000, **KEY).double()
+    b = noise.rademacher(20_000, **{**KEY, **changed}).double()
+    assert abs(float((a * b).mean())) < 4 / math.sqrt(20_000)
+
+
+def test_the_number_of_threads_changes_no_number():
+    before = torch.get_num_threads()
+    drawn = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            drawn.append(noise.normal(5 * noise.BLOCK // 2, start=1000, **KEY))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])

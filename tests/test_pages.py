@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
-from langevin.bench import scaling
+from langevin.bench import scaling, speed_page
 from langevin.bench.gold import tables
 from langevin.report import verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def test_the_page_on_choosing_has_the_measured_tables():
@@ -20,6 +21,13 @@ def test_the_page_on_networks_was_written_by_its_command():
     page = (DOCS / "networks.md").read_text()
     assert "Written by `langevin bench support`" in page
     assert "| ResNet++-56, width 32 | `resnet++` | 3,412,404 |" in page
+
+
+def test_the_pages_on_speed_have_the_measured_tables():
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+    assert not results["quick"]
+    assert (BENCHMARKS / "README.md").read_text() == speed_page.page(results)
+    assert speed_page.tables(results) in (DOCS / "speed.md").read_text()
 
 
 def test_the_page_on_reports_has_the_limits_of_the_verdicts():

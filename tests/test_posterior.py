@@ -247,3 +247,42 @@ def test_a_fan_in_prior_keeps_the_size_of_activations():
             p.copy_(prior.for_parameter(name).std * torch.randn(p.shape, generator=generator))
     x = torch.randn(200, 100, generator=generator)
     assert 0.5 < float(model(x).std() / x.std()) < 3.0
+
+
+class Wider(lv.Gaussian):
+    """A user's own prior, with the library's as its base."""
+
+    def log_prob(self, parameter):
+        return -parameter.abs().sum()
+
+
+@pytest.mark.parametrize("width", [5, 9000])  # joined, and in one pass for each
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lv.Gaussian(0.3),
+        {"0.*": lv.Gaussian(0.3), "*": lv.Gaussian(2.0)},
+        {"0.*": lv.Laplace(0.3), "*": lv.Gaussian(2.0)},
+        lv.StudentT(),
+        Wider(0.5),
+    ],
+)
+def test_the_loss_and_its_plain_form_agree_in_value_gradient_and_curvature(prior, width):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3)).double()
+    posterior = lv.Posterior(model, lv.Categorical(), prior, num_data=60, weight=0.5)
+    x, y = toy_data(dtype=torch.float64)
+    params = list(posterior.parameters())
+    outcomes = []
+    for function in (posterior.loss, posterior):
+        loss = function(x, y)
+        grads = torch.autograd.grad(loss, params, create_graph=True)
+        along = sum((g * torch.linspace(0, 1, g.numel()).view_as(g)).sum() for g in grads)
+        outcomes.append([loss, *grads, *torch.autograd.grad(along, params)])
+    for ours, plain in zip(*outcomes, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_no_label_is_silently_ignored():
+    with pytest.raises(ValueError, match="-100"):
+        lv.Categorical().mean_energy(torch.zeros(2, 3), torch.tensor([0, -100]))

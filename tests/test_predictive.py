@@ -134,3 +134,47 @@ def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
         lv.load(tmp_path / "r", nn.Linear(4, 1))
     loaded = lv.load(tmp_path / "r", nn.Linear(4, 1), Own())
     assert torch.equal(loaded.predict(x).mean, run.predict(x).mean)
+
+
+@pytest.mark.parametrize("inputs", [1, 60])
+def test_many_samples_at_a_time_say_what_each_says(run, inputs, monkeypatch):
+    x = toy_data()[0][:inputs]
+    together = run.predict(x, samples=True)
+    monkeypatch.setattr(Predictor, "_can_be_vectorised", lambda self, x: False)
+    apart = run.predict(x, samples=True)
+    torch.testing.assert_close(together.samples, apart.samples)
+    torch.testing.assert_close(together.entropy, apart.entropy)
+    before = [p.clone() for p in run._predictor.parameters()]
+    run.predict(x)
+    assert all(torch.equal(p, b) for p, b in zip(run._predictor.parameters(), before, strict=True))
+
+
+def test_stacks_are_the_samples_in_order(run):
+    stacked = [{name: t[i] for name, t in s.items()} for s in run.stacks(7) for i in range(len(s["0.weight"]))]
+    assert len(stacked) == len(run)
+    for ours, theirs in zip(stacked, run, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_stacks_leave_out_what_the_run_leaves_out():
+    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=20, burn_in=10, thin=1)
+    run._excluded[0, 14] = "not finite"
+    stacked = torch.cat([stack["2.bias"] for stack in run.stacks(100)])
+    assert torch.equal(stacked, torch.stack([sample["2.bias"] for sample in run]))
+    assert len(stacked) == 9
+
+
+def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
+    class Branches(nn.Linear):
+        def forward(self, x):
+            output = super().forward(x)
+            return output if float(output.sum()) > 0 else -output
+
+    torch.manual_seed(0)
+    predictor = Predictor(Branches(4, 3), lv.Categorical())
+    weights = [{"weight": torch.randn(3, 4), "bias": torch.randn(3)} for _ in range(5)]
+    prediction = predictor.predict(weights, torch.ones(2, 4), samples=True)
+    model = Branches(4, 3)
+    for sample, said in zip(weights, prediction.samples, strict=True):
+        model.load_state_dict(sample)
+        torch.testing.assert_close(model(torch.ones(2, 4)).softmax(1).detach(), said)

@@ -51,6 +51,7 @@ class Chains(ABC):
         seed: int,
         autocast: torch.dtype | None = None,
         accumulate: int = 1,
+        compiled: bool = False,
         replicas: Replicas | None = None,
     ) -> None:
         self.posterior = copy.deepcopy(posterior)
@@ -74,6 +75,8 @@ class Chains(ABC):
         self.sampler.bind(self.posterior, batches)
         self.scheduler = make_scheduler(self.sampler) if make_scheduler else None
         self.thermometer = Thermometer(self.params, posterior.num_data, self.stacked)
+        if compiled:
+            self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
 
     def backward(self) -> list[float]:
         """Gradients of the loss of this step into `params`; the loss of each chain."""

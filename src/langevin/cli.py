@@ -329,8 +329,23 @@ def reproduce(
 app.command()(evaluate)
 app.command()(report)
 
-bench = typer.Typer(help="Measure langevin itself.", no_args_is_help=True)
+bench = typer.Typer(help="Measure langevin itself: its speed, or with a subcommand something else.")
 app.add_typer(bench, name="bench")
+
+
+@bench.callback(invoke_without_command=True)
+def speed(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where results.json and README.md go.")] = Path("benchmarks"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Within a minute: few samplers, two networks, no peers.")
+    ] = False,
+) -> None:
+    """Every sampler against plain SGD, step by step in turn, and against peers where they are installed."""
+    if context.invoked_subcommand is None:
+        from langevin.bench.speed import run_speed
+
+        run_speed(out, quick=quick, say=typer.echo)
 
 
 @bench.command()

@@ -4,7 +4,8 @@ A likelihood is any object with `log_prob(output, target)` that returns one numb
 `Run.predict` it also has `probs(output)` (class probabilities) or `moments(output)` (mean and variance). One with
 parameters of its own that are to be sampled is an `nn.Module`. Methods that need the Fisher information ask for
 `sample(output, generator)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
-E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs).
+E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs). One that knows a shorter way to
+minus the mean of `log_prob` over a batch has it as `mean_energy(output, target)`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+_NO_LABEL = -(2**63)  # no label is ignored, not even torch's usual −100
 
 
 @runtime_checkable
@@ -35,6 +38,16 @@ class Categorical:
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log softmax(output)[target]."""
+        chosen = -self._cross_entropy(output, target, "none")
+        return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
+
+    def mean_energy(self, output: Tensor, target: Tensor) -> Tensor:
+        """Minus the mean of `log_prob` over the examples, in one operation where it can be."""
+        if output.dim() > 2:
+            return -self.log_prob(output, target).mean()
+        return self._cross_entropy(output, target, "mean")
+
+    def _cross_entropy(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
         if target.is_floating_point() or target.dim() != output.dim() - 1:
             raise ValueError(
                 f"Categorical() needs integer class labels of shape (batch,) beside logits of shape (batch, classes); "
@@ -42,11 +55,10 @@ class Categorical:
                 f"{tuple(output.shape)}. One-hot labels: pass y.argmax(1). A single logit: use Bernoulli()."
             )
         try:
-            chosen = output.log_softmax(1).gather(1, target.long().unsqueeze(1)).squeeze(1)
+            return functional.cross_entropy(output, target.long(), reduction=reduction, ignore_index=_NO_LABEL)
         except (RuntimeError, IndexError):
             self.validate(output, target)
             raise
-        return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
 
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Refuse labels that are no class of this output."""

@@ -70,6 +70,7 @@ def sample(
     freeze: bool = True,
     autocast: torch.dtype | None = None,
     accumulate: int = 1,
+    compile: bool = False,
     callbacks: Callbacks = (),
     progress: bool = True,
     checkpoint_steps: int | None = None,
@@ -102,6 +103,7 @@ def sample(
         freeze: whether adaptive preconditioners stop adapting at the end of burn-in, so that the target is exact.
         autocast: compute the loss in this precision (`torch.bfloat16`).
         accumulate: compute each batch in so many pieces, to save memory.
+        compile: compile the loss with `torch.compile` (it takes a C++ compiler and up to a minute, which is said).
         callbacks: functions that get a `Moment` after every step.
         progress: show a progress bar.
         checkpoint_steps: write a checkpoint every so many steps.
@@ -137,6 +139,7 @@ def sample(
         freeze=freeze,
         accumulate=accumulate,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
+        compile=compile,
     )
     if resume_if_there and out is not None and place.first(partial(manifests.there, Path(out))):
         return _repeated(
@@ -450,6 +453,7 @@ class _Workshop:
             seed=self.plan.seed,
             autocast=None if self.plan.autocast is None else dtype_of(self.plan.autocast),
             accumulate=self.plan.accumulate,
+            compiled=self.plan.compile,
             replicas=self.place.replicas,
         )
 
@@ -543,11 +547,15 @@ def _advance(
     interrupt: Interrupt,
 ) -> None:
     """Take a group of chains to the end of the plan."""
+    begin = time.monotonic() if plan.compile and not bar.disable else None
     whole = True  # the weights are those of a whole number of steps, and their sample, if one was due, is kept
     shown = 0.0
     try:
         while group.step < plan.steps:
             losses = group.backward()
+            if begin is not None:
+                tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
+                begin = None
             heats = _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False

@@ -28,6 +28,7 @@ class Plan:
     accumulate: int
     autocast: str | None
     thermometer: bool = True  # whether the temperature is read; an optimum has none
+    compile: bool = False
 
     def __post_init__(self) -> None:
         smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "accumulate": 1}

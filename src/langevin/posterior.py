@@ -20,7 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from langevin import sharding
 from langevin.likelihoods import Likelihood
-from langevin.priors import PerParameter, Prior
+from langevin.priors import Gaussian, PerParameter, Prior, with_gaussian_energy
 
 _WRAPPERS = ("module.", "_orig_mod.")  # put in front of names by DistributedDataParallel and torch.compile
 _INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # and these within: a compiled or checkpointed block
@@ -82,6 +82,14 @@ class Posterior(nn.Module):
         if sampled is not None:
             self._freeze_all_but([sampled] if isinstance(sampled, str) else list(sampled))
         self._terms = list(self._prior_terms())
+        self._others = [(owner, key, prior) for owner, key, prior in self._terms if type(prior) is not Gaussian]
+        self._gaussians: dict[float, list[tuple[nn.Module, str]]] = {}  # by standard deviation
+        self._constants: dict[float, float] = {}
+        for owner, key, prior in self._terms:
+            if type(prior) is Gaussian:
+                self._gaussians.setdefault(prior.std, []).append((owner, key))
+                size = getattr(owner, key).numel()
+                self._constants[prior.std] = self._constants.get(prior.std, 0.0) + size * prior.log_normalizer
         self._check_parameters()
         for hazard in self.hazards():
             if hazard.kind not in self.allow:
@@ -92,21 +100,39 @@ class Posterior(nn.Module):
 
         `x` is what the model takes: a tensor, a tuple of arguments or a dict of named ones.
         """
-        return self.data_loss(x, y) - self.log_prior() / self.num_data
+        return self._with_prior(self.data_loss(x, y))
 
-    forward = loss
+    def forward(self, x: Any, y: Any) -> Tensor:
+        """The same in plain operations alone, into which `torch.func`, `torch.compile` and the like can look."""
+        return self.data_loss(x, y) - self.log_prior() / self.num_data
 
     def data_loss(self, x: Any, y: Any) -> Tensor:
         """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
-        log_likelihood = self.likelihood.log_prob(output, y)
-        if log_likelihood.shape != (batch_size_of(y),):
-            raise ValueError(
-                f"{self.likelihood!r}.log_prob returned shape {tuple(log_likelihood.shape)} for a batch of "
-                f"{batch_size_of(y)} examples; it must return one value per example, shape ({batch_size_of(y)},). "
-                f'Do not sum or average over the batch: use reduction="none".'
-            )
-        return -self.weight * log_likelihood.mean()
+        if hasattr(self.likelihood, "mean_energy"):
+            mean: Tensor = self.likelihood.mean_energy(output, y)
+        else:
+            log_likelihood = self.likelihood.log_prob(output, y)
+            if log_likelihood.shape != (batch_size_of(y),):
+                raise ValueError(
+                    f"{self.likelihood!r}.log_prob returned shape {tuple(log_likelihood.shape)} for a batch of "
+                    f"{batch_size_of(y)} examples; it must return one value per example, shape ({batch_size_of(y)},). "
+                    f'Do not sum or average over the batch: use reduction="none".'
+                )
+            mean = -log_likelihood.mean()
+        return mean if self.weight == 1 else mean * self.weight
+
+    def _with_prior(self, energy: Tensor) -> Tensor:
+        """Minus log p(θ)/N; its Gaussian terms, the usual ones, in few operations."""
+        if sharding.any_sharded(getattr(owner, key) for owner, key, _ in self._terms):
+            return energy - self.log_prior() / self.num_data
+        for owner, key, prior in self._others:
+            energy = energy - prior.log_prob(getattr(owner, key)) / self.num_data
+        for std, places in self._gaussians.items():
+            params = [getattr(owner, key) for owner, key in places]
+            constant = self._constants[std] / self.num_data
+            energy = with_gaussian_energy(energy, constant, 1 / (std**2 * self.num_data), params)
+        return energy
 
     def at_step(self, step: int) -> None:
         """The loop says before each step which one it is; nothing here depends on it."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+_SMALL = 1 << 15  # weights
 
 
 @runtime_checkable
@@ -40,10 +42,14 @@ class Gaussian:
     def __post_init__(self) -> None:
         _positive(self, std=self.std)
 
+    @property
+    def log_normalizer(self) -> float:
+        """log(std √2π), of one weight."""
+        return math.log(self.std * math.sqrt(2 * math.pi))
+
     def log_prob(self, parameter: Tensor) -> Tensor:
         """−½ Σ (θ/std)² − d log(std √2π)."""
-        constant = parameter.numel() * math.log(self.std * math.sqrt(2 * math.pi))
-        return parameter.square().sum() * (-0.5 / self.std**2) - constant
+        return parameter.square().sum() * (-0.5 / self.std**2) - parameter.numel() * self.log_normalizer
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,32 @@ class UnitDirection:
         """−Σ_groups (d/2)(‖φ‖² − 1)²."""
         groups = _groups(parameter)
         return -0.5 * groups.shape[1] * (groups.square().sum(1) - 1).square().sum()
+
+
+def with_gaussian_energy(energy: Tensor, constant: float, precision: float, params: Sequence[Tensor]) -> Tensor:
+    """e + k + ½c Σ‖θₚ‖² over tensors θₚ, for a loss: with few operations, whose cost is what counts if θ is small."""
+    if sum(map(Tensor.numel, params)) < _SMALL:
+        flat = torch.cat([p.flatten() for p in params])
+        total = torch.add(energy, torch.dot(flat, flat), alpha=precision / 2)
+    else:
+        total = _WithGaussianEnergy.apply(energy, precision, *params)  # type: ignore[no-untyped-call]
+    total.detach().add_(constant)  # it has no gradient, and so no place in the graph
+    return total
+
+
+class _WithGaussianEnergy(torch.autograd.Function):
+    """e + ½c Σ‖θₚ‖² with gradient c θₚ, one pass over memory; it can be differentiated twice."""
+
+    @staticmethod
+    def forward(ctx: Any, energy: Tensor, precision: float, *params: Tensor) -> Tensor:
+        ctx.precision = precision
+        ctx.save_for_backward(*params)
+        lengths = torch.stack(torch._foreach_norm(params))
+        return torch.add(energy, torch.dot(lengths, lengths), alpha=precision / 2)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return outer[0], None, *torch._foreach_mul(ctx.saved_tensors, outer[0] * ctx.precision)
 
 
 class PerParameter:

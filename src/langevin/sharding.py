@@ -6,6 +6,7 @@ Such a parameter is a `DTensor`, which torch takes its time to import; where nob
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,11 @@ def is_sharded(tensor: Any) -> bool:
     """Whether this process has only a part of a tensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def any_sharded(tensors: Iterable[Any]) -> bool:
+    """Whether this process has only a part of one of them."""
+    return "torch.distributed.tensor" in sys.modules and any(map(is_sharded, tensors))
 
 
 def local(tensor: Any) -> Tensor:

@@ -183,6 +183,16 @@ class Store:
                 f"out; the other samples are usable."
             ) from None
 
+    def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
+        """The tensors of samples that follow one another in one file, stacked."""
+        self.read(records[0])
+        assert self._opened is not None
+        file, rows = self._opened[1], slice(records[0].row, records[-1].row + 1)
+        return {
+            name: file.get_slice(name)[rows].to(dtype_of(spec["dtype"]))
+            for name, spec in self.manifest["tensors"].items()
+        }
+
     def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
         """What is not sampled: frozen parameters and buffers."""
         path = self.path / f"{name}.safetensors"

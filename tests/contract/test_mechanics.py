@@ -295,3 +295,27 @@ def test_closure_is_called_with_gradients_on():
 
     assert sampler.step(closure) == 3.0
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.8))
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if METHODS[n].target != "none"])
+def test_noise_of_another_kind_is_refused(name):
+    with pytest.raises(ValueError, match="gaussian"):
+        METHODS[name].sampler([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, noise="pink")
+
+
+def test_random_signs_move_every_weight_by_the_same_length():
+    p = torch.nn.Parameter(torch.zeros(1000))
+    p.grad = torch.zeros(1000)
+    lv.SGLD([p], lr=0.5, num_data=4, noise="rademacher").step()
+    torch.testing.assert_close(p.detach().abs(), torch.full((1000,), 0.5))
+    assert 400 < int((p > 0).sum()) < 600
+
+
+def test_divergence_is_noticed_within_ten_steps():
+    p = torch.nn.Parameter(torch.ones(3))
+    sampler = lv.SGLD([p], lr=0.1, num_data=1)
+    for grad in (0.0, math.inf, *[0.0] * 8):
+        p.grad = torch.full((3,), grad)
+        sampler.step()
+    with pytest.raises(FloatingPointError, match="SGLD diverged before step 11: parameter 0 of group 0"):
+        sampler.step()

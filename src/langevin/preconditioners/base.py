@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from langevin.posterior import Posterior
@@ -44,6 +45,21 @@ class Preconditioner(ABC):
     @abstractmethod
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """A^{1/2} η, any root with A^{1/2} A^{1/2}ᵀ = A."""
+
+    def move(
+        self,
+        state: State,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        normals: list[Tensor] | None,
+        rate: float,
+        spread: float,
+    ) -> None:
+        """θ ← θ − rate A g + spread A^{1/2} η, without the noise if there are no normals."""
+        torch._foreach_add_(params, self.drift(state, group, params, grads), alpha=-rate)
+        if normals is not None:
+            torch._foreach_add_(params, self.noise(state, group, params, normals), alpha=spread)
 
     def divergence(self, state: State, group: Group, params: list[Tensor]) -> list[Tensor] | None:
         """Γ at the present θ; None where it is 0 or left out. Not called once frozen: a constant A has none."""

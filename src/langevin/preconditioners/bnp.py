@@ -46,6 +46,7 @@ class BNP(Preconditioner):
             uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
         )
         self._layers: list[Layer] = []
+        self._covered: set[int] = set()
         self._seen: dict[Layer, tuple[Tensor, Tensor, int]] = {}  # mean, variance, number of rows
         self._handles: list[Any] = []
         self._bound = False
@@ -57,13 +58,14 @@ class BNP(Preconditioner):
         self._layers = find_layers(posterior, params, "BNP", lambda module: True, self.uncovered)
         watch = self._watch(posterior.model.training)
         self._handles = [layer.module.register_forward_hook(watch(layer)) for layer in self._layers]
+        self._covered = {id(p) for layer in self._layers for p in layer.parameters}
         self._bound = True
 
     def unbind(self) -> None:
         """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
-        self._layers, self._seen, self._handles, self._bound = [], {}, [], False
+        self._layers, self._seen, self._handles, self._bound, self._covered = [], {}, [], False, set()
 
     def _watch(self, mode: bool) -> Callable[[Layer], Callable[..., None]]:
         def of(layer: Layer) -> Callable[..., None]:
@@ -71,8 +73,11 @@ class BNP(Preconditioner):
                 if self._watching and training_forward(module, mode):
                     h = args[0].detach()
                     h = h.flatten(0, -2) if isinstance(module, nn.Linear) else h.transpose(0, 1).flatten(1).T
-                    mean = h.mean(0) if layer.bias is not None else torch.zeros_like(h[0])
-                    self._seen[layer] = (mean, (h - mean).square().mean(0), s.numel() // len(layer.weight))
+                    if layer.bias is None:
+                        mean, variance = torch.zeros_like(h[0]), h.square().mean(0)
+                    else:
+                        variance, mean = torch.var_mean(h, 0, correction=0)
+                    self._seen[layer] = (mean, variance, s.numel() // len(layer.weight))
 
             return forward
 
@@ -101,29 +106,30 @@ class BNP(Preconditioner):
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """P Pᵀ g."""
-        products = {id(p): self.uncovered * g for p, g in zip(params, grads, strict=True)}
         given = {id(p): g for p, g in zip(params, grads, strict=True)}
+        products = {key: self.uncovered * g for key, g in given.items() if key not in self._covered}
         for layer in self._in(params):
             mean, variance, q = self._moments(state, layer)
-            w = given[id(layer.weight)]
-            if layer.bias is not None:
-                w = w - mean * given[id(layer.bias)].reshape(-1, *[1] * (w.dim() - 1))
-            w = w / (q**2 * variance)
+            w, scale = given[id(layer.weight)], 1 / (q**2 * variance)
+            if layer.bias is None:
+                products[id(layer.weight)] = w * scale
+                continue
+            b = given[id(layer.bias)]
+            w = torch.addcmul(w, b.reshape(-1, *[1] * (w.dim() - 1)), mean, value=-1).mul_(scale)
             products[id(layer.weight)] = w
-            if layer.bias is not None:
-                products[id(layer.bias)] = given[id(layer.bias)] / q**2 - (mean * w).flatten(1).sum(1)
+            products[id(layer.bias)] = b / q**2 - _row_products(w, mean)
         return [products[id(p)] for p in params]
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """P η."""
-        products = {id(p): self.uncovered**0.5 * eta for p, eta in zip(params, normals, strict=True)}
         given = {id(p): eta for p, eta in zip(params, normals, strict=True)}
+        products = {key: self.uncovered**0.5 * eta for key, eta in given.items() if key not in self._covered}
         for layer in self._in(params):
             mean, variance, q = self._moments(state, layer)
-            w = given[id(layer.weight)] / (q * variance.sqrt())
+            w = given[id(layer.weight)] * (1 / (q * variance.sqrt()))
             products[id(layer.weight)] = w
             if layer.bias is not None:
-                products[id(layer.bias)] = given[id(layer.bias)] / q - (mean * w).flatten(1).sum(1)
+                products[id(layer.bias)] = given[id(layer.bias)] / q - _row_products(w, mean)
         return [products[id(p)] for p in params]
 
     def _moments(self, state: State, layer: Layer) -> tuple[Tensor, Tensor, float]:
@@ -133,7 +139,9 @@ class BNP(Preconditioner):
         groups = getattr(layer.module, "groups", 1)
 
         def as_weight(channels: Tensor) -> Tensor:
-            rows = channels.reshape(groups, -1).repeat_interleave(len(layer.weight) // groups if groups > 1 else 1, 0)
+            rows = channels.reshape(groups, -1)
+            if groups > 1:
+                rows = rows.repeat_interleave(len(layer.weight) // groups, 0)
             return rows.reshape(*rows.shape, *[1] * (layer.weight.dim() - 2))
 
         return as_weight(known["mean"]), as_weight(variance), known["q"]
@@ -145,3 +153,10 @@ class BNP(Preconditioner):
             if not all(id(p) in present for p in layer.parameters):
                 raise ValueError(f"BNP needs weight and bias of layer {layer.name!r} in the same parameter group.")
         return inside
+
+
+def _row_products(w: Tensor, mean: Tensor) -> Tensor:
+    """Σⱼ μⱼ wⱼ over all but the first axis of w; μ is of one row, or has one for every row of w."""
+    if len(mean) == 1:
+        return w.flatten(1) @ mean.expand(1, *w.shape[1:]).flatten()
+    return (mean * w).flatten(1).sum(1)

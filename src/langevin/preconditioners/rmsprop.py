@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from langevin.pieces import Pieces
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 
 
@@ -25,10 +26,12 @@ class RMSprop(Preconditioner):
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """V ← αV + (1−α) g⊙g."""
-        for p, g in zip(params, grads, strict=True):
+        for p in params:
             if "square" not in state[p]:
                 state[p]["square"] = torch.zeros_like(p)
-            state[p]["square"].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
+        for square, g in Pieces.batches([[state[p]["square"] for p in params], grads]):
+            torch._foreach_mul_(square, self.alpha)
+            torch._foreach_addcmul_(square, g, g, value=1 - self.alpha)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -38,3 +41,24 @@ class RMSprop(Preconditioner):
         """η/√(λ + √V)."""
         scales = [(state[p]["square"].sqrt() + self.eps) ** self.noise_power for p in params]
         return [eta / scale for eta, scale in zip(normals, scales, strict=True)]
+
+    def move(
+        self,
+        state: State,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        normals: list[Tensor] | None,
+        rate: float,
+        spread: float,
+    ) -> None:
+        """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
+        squares = [state[p]["square"] for p in params]
+        lists = [params, squares, grads] if normals is None else [params, squares, grads, normals]
+        for theta, square, g, *eta in Pieces.batches(lists):
+            scale = torch._foreach_sqrt(square)
+            torch._foreach_add_(scale, self.eps)
+            torch._foreach_addcdiv_(theta, g, scale, value=-rate)
+            if eta:
+                torch._foreach_pow_(scale, self.noise_power)
+                torch._foreach_addcdiv_(theta, eta[0], scale, value=spread)

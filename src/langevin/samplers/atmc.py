@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from langevin.samplers.base import Noise
 from langevin.samplers.thermostat import Thermostat
 
 
@@ -37,6 +38,7 @@ class ATMC(Thermostat):
         max_speed: the farthest that a weight moves in a step, more than lr; `"auto"` is 10/3 lr, None no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"fused"` or `"symmetric"`.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T. At T = 0 the thermostat brakes ever more: it is no optimizer.
         seed: of the noise.
         chain: the number of this chain, or several (see `Sampler`).
@@ -56,6 +58,7 @@ class ATMC(Thermostat):
         max_speed: float | Literal["auto"] | None = "auto",
         thermostat_rate: float | Literal["auto"] = "auto",
         integrator: Literal["fused", "symmetric"] = "fused",
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -68,6 +71,7 @@ class ATMC(Thermostat):
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from langevin.preconditioners import BNP, Preconditioner
+from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
@@ -27,6 +28,7 @@ class BNPSGLD(Preconditioned):
         lr: ε.
         num_data: number of training examples N.
         preconditioner: a `BNP(…)`; or give its arguments (`average=0.9, …`) here.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise.
         chain: the number of this chain.
@@ -46,6 +48,7 @@ class BNPSGLD(Preconditioned):
         *,
         num_data: int,
         preconditioner: Preconditioner | None = None,
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -56,6 +59,7 @@ class BNPSGLD(Preconditioned):
             lr,
             num_data=num_data,
             preconditioner=preconditioner or BNP(**options),
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 from langevin.preconditioners import KFAC, PRECONDITION, Preconditioner
+from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
@@ -29,6 +30,7 @@ class KSGLD(Preconditioned):
         num_data: number of training examples N.
         preconditioner: a `KFAC(…)`; or give its arguments (`damping=1e-2, …`) here.
         precondition: `"both"` drift and noise, or the `"noise"` alone.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise and the sampled labels.
         chain: the number of this chain.
@@ -48,6 +50,7 @@ class KSGLD(Preconditioned):
         num_data: int,
         preconditioner: Preconditioner | None = None,
         precondition: Literal["both", "noise"] = "both",
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -60,6 +63,7 @@ class KSGLD(Preconditioned):
             lr,
             num_data=num_data,
             preconditioner=PRECONDITION[precondition](preconditioner or KFAC(**options)),
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 from langevin.preconditioners import Fisher
+from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
@@ -30,6 +31,7 @@ class NLD(Preconditioned):
         num_data: number of training examples N.
         target: `"posterior"`, `"jeffreys"` or `"as-printed"`; the first two need `kind="exact"`, no moving average, and
             at most a few hundred weights.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise, the sampled labels and the Fisher's batches.
         chain: the number of this chain.
@@ -49,6 +51,7 @@ class NLD(Preconditioned):
         *,
         num_data: int,
         target: Literal["as-printed", "jeffreys", "posterior"] = "posterior",
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -59,6 +62,7 @@ class NLD(Preconditioned):
             lr,
             num_data=num_data,
             preconditioner=Fisher(target=target, **options),
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -71,10 +71,8 @@ class Preconditioned(Sampler):
             a.update(state, group, params, grads)
             gamma = a.divergence(state, group, params) if temperature > 0 else None
 
-        torch._foreach_add_(params, a.drift(state, group, params, grads), alpha=-lr)
-        if temperature > 0:
-            eta = a.noise(state, group, params, normals())
-            torch._foreach_add_(params, eta, alpha=math.sqrt(2 * lr * temperature / num_data))
+        eta = normals() if temperature > 0 else None
+        a.move(state, group, params, grads, eta, rate=lr, spread=math.sqrt(2 * lr * temperature / num_data))
         if gamma is not None:
             torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 from langevin.preconditioners import PRECONDITION, NoiseOnly, RMSprop
+from langevin.samplers.base import Noise
 from langevin.samplers.preconditioned import Preconditioned
 
 
@@ -55,6 +56,7 @@ class pSGLD(Preconditioned):
         eps: float = 1e-5,
         precondition: Literal["both", "noise"] = "both",
         noise_power: float = 0.5,
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -66,6 +68,7 @@ class pSGLD(Preconditioned):
             lr,
             num_data=num_data,
             preconditioner=PRECONDITION[precondition](RMSprop(alpha, eps, noise_power=noise_power)),
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from langevin.samplers.base import Group, Normals, Sampler
+from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
 class SGHMC(Sampler):
@@ -35,6 +35,7 @@ class SGHMC(Sampler):
         friction: what a momentum keeps in one step at h = 1, in (0, 1).
         gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: one
             number, or a tensor per parameter in the order of `params`.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise.
         chain: the number of this chain, or several (see `Sampler`).
@@ -52,6 +53,7 @@ class SGHMC(Sampler):
         num_data: int,
         friction: float = 0.9,
         gradient_variance: float | Sequence[Tensor] = 0.0,
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -63,6 +65,7 @@ class SGHMC(Sampler):
             params,
             lr=lr,
             num_data=num_data,
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
@@ -91,12 +94,14 @@ class SGHMC(Sampler):
         torch._foreach_add_(momentum, grads, alpha=math.expm1(-damping * h) / damping * unit * num_data)
         if temperature > 0:
             spread = -math.expm1(-2 * damping * h) / damping
-            for u, eta, variance in zip(momentum, normals(), self._variances(group, params), strict=True):
-                known = h * (unit * num_data) ** 2 * variance  # B̂
-                if isinstance(known, Tensor):
+            force = h * (unit * num_data) ** 2  # B̂ = force · Var(g)
+            if any("gradient_variance" in self.state[p] for p in params):
+                for p, u, eta in zip(params, momentum, normals(), strict=True):
+                    known = force * torch.as_tensor(self.state[p].get("gradient_variance", group["gradient_variance"]))
                     u.addcmul_(eta, ((damping * temperature - known / 2).clamp_min(0) * spread).sqrt())
-                else:
-                    u.add_(eta, alpha=math.sqrt(max(damping * temperature - known / 2, 0.0) * spread))
+            else:
+                left = max(damping * temperature - force * group["gradient_variance"] / 2, 0.0)
+                torch._foreach_add_(momentum, normals(), alpha=math.sqrt(left * spread))
         torch._foreach_add_(params, momentum, alpha=h * unit)
 
     def observables(self) -> dict[str, list[Tensor]]:
@@ -117,9 +122,6 @@ class SGHMC(Sampler):
         force = (unit * group["num_data"]) ** 2
         known = h * force * group["gradient_variance"] / (2 * damping)
         return float(math.tanh(damping * h / 2) * force * variance / damping**2 - known)
-
-    def _variances(self, group: Group, params: list[Tensor]) -> list[Any]:
-        return [self.state[p].get("gradient_variance", group["gradient_variance"]) for p in params]
 
     def _keep_variances(self, variances: list[Tensor]) -> None:
         params = [p for group in self.param_groups for p in group["params"]]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from langevin.samplers.base import Group, Normals, Sampler
+from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
 class SGLD(Sampler):
@@ -33,11 +33,12 @@ class SGLD(Sampler):
         lr: float,
         *,
         num_data: int,
+        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
-        super().__init__(params, lr=lr, num_data=num_data, temperature=temperature, seed=seed, chain=chain)
+        super().__init__(params, lr=lr, num_data=num_data, noise=noise, temperature=temperature, seed=seed, chain=chain)
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """θ ← θ − ε g + √(2εT/N) η."""

@@ -25,46 +25,51 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from langevin.samplers.base import Group, Normals, Sampler
+from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
 class Step(NamedTuple):
-    """What the momentum of one parameter meets in one step."""
+    """What the momentum of some weights meets in one step."""
 
     h: float
-    kick: Tensor  # −ℓ N g
-    beta: Tensor  # friction β
-    heat: Tensor  # αT
+    g: Tensor
+    force: float  # ℓ N
+    alpha: Tensor  # injected noise
+    beta: Tensor  # friction
+    temperature: float
     eta: Tensor | None  # None at T = 0
-    stretch: Callable[[Tensor], Tensor | float]  # u ↦ s
+    slowness: Callable[[Tensor], Tensor | float]  # u ↦ 1/s
 
 
-def fused(u: Tensor, step: Step) -> Tensor:
-    """e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η with b = β/s(u)."""
-    x = step.beta / step.stretch(u) * step.h
-    moved = torch.exp(-x) * u + step.h * _decay(x) * step.kick
-    return moved if step.eta is None else moved + (2 * step.h * step.heat * _decay(2 * x)).sqrt() * step.eta
+def fused(u: Tensor, step: Step) -> None:
+    """u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η with b = β/s(u).
 
-
-def symmetric(u: Tensor, step: Step) -> Tensor:
-    """Half a kick, half the friction, all of the noise, half the friction, half a kick."""
-    u = _friction(u + step.h / 2 * step.kick, step)
+    All from a = e^{−bh} − 1, since 1 − e^{−2bh} = −a (2 + a).
+    """
+    b = (step.beta * step.slowness(u)).add_(1e-20)  # so that b = 0, where a/b → −h, is no division by zero
+    a = torch.expm1(b * -step.h)
+    time = a / b
+    u.addcmul_(u, a).addcmul_(time, step.g, value=step.force)
     if step.eta is not None:
-        u = u + (2 * step.h * step.heat).sqrt() * step.eta
-    return _friction(u, step) + step.h / 2 * step.kick
+        variance = a.add_(2).mul_(time).mul_(step.alpha).neg_()
+        u.addcmul_(variance.sqrt_(), step.eta, value=math.sqrt(step.temperature))
 
 
-def _friction(u: Tensor, step: Step) -> Tensor:
+def symmetric(u: Tensor, step: Step) -> None:
+    """Half a kick, half the friction, all of the noise, half the friction, half a kick."""
+    u.add_(step.g, alpha=-step.force * step.h / 2)
+    _friction(u, step)
+    if step.eta is not None:
+        u.addcmul_(step.alpha.sqrt(), step.eta, value=math.sqrt(2 * step.h * step.temperature))
+    _friction(u, step)
+    u.add_(step.g, alpha=-step.force * step.h / 2)
+
+
+def _friction(u: Tensor, step: Step) -> None:
     """u̇ = −βu/s over h/2, by the midpoint rule on log u: exact where s = 1, contracting however large β is."""
-    x = step.beta * (step.h / 2)
-    middle = u * torch.exp(-x / 2 / step.stretch(u))
-    return u * torch.exp(-x / step.stretch(middle))
-
-
-def _decay(x: Tensor) -> Tensor:
-    """(1 − e^{−x})/x, which is 1 at 0."""
-    x = torch.where(x.abs() < 1e-20, 1e-20, x)
-    return -torch.expm1(-x) / x
+    x = step.beta * (-step.h / 2)
+    middle = u * torch.exp(x / 2 * step.slowness(u))
+    u.mul_(torch.exp(x.mul_(step.slowness(middle))))
 
 
 INTEGRATORS = {"fused": fused, "symmetric": symmetric}
@@ -83,6 +88,7 @@ class Thermostat(Sampler):
         max_speed: float | Literal["auto"] | None,
         thermostat_rate: float | Literal["auto"],
         integrator: Literal["fused", "symmetric"],
+        noise: Noise,
         temperature: float,
         seed: int,
         chain: int | Sequence[int],
@@ -91,6 +97,7 @@ class Thermostat(Sampler):
             params,
             lr=lr,
             num_data=num_data,
+            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
@@ -146,19 +153,17 @@ class Thermostat(Sampler):
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + h κ (u²/s² − T/s³)."""
         unit, temperature = group["reference_lr"], group["temperature"]
-        h, damping = group["lr"] / unit, -math.log(group["friction"])
-        stretch = _stretch(unit, group["max_speed"])
-        states = zip(self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params), strict=True)
-        etas = normals() if temperature > 0 else [None] * len(params)
+        h, damping, force = group["lr"] / unit, -math.log(group["friction"]), unit * group["num_data"]
+        slowness = _slowness(unit, group["max_speed"])
+        changed = [params, self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)]
 
-        for theta, g, (u, xi), eta in zip(params, grads, states, etas, strict=True):
+        for theta, u, xi, g, *eta in self.pieces.of(changed, [grads, normals()] if temperature > 0 else [grads]):
             alpha = self.injected(damping, xi)
-            kick = g * (-unit * group["num_data"])
-            u.copy_(self._integrate(u, Step(h, kick, alpha + xi, alpha * temperature, eta, stretch)))
-            s = stretch(u)
-            v = u / s
+            self._integrate(u, Step(h, g, force, alpha, alpha + xi, temperature, eta[0] if eta else None, slowness))
+            r = slowness(u)
+            v = u * r
             theta.add_(v, alpha=h * unit)
-            xi.add_(v.square() - temperature / s**3, alpha=h * group["thermostat_rate"])
+            xi.add_(v.square_().sub_(temperature * r * r * r), alpha=h * group["thermostat_rate"])
 
     def observables(self) -> dict[str, list[Tensor]]:
         """u²/s and ξ. With s = 1, ξ comes to rest only where the mean of u² is T: that reading is T by construction."""
@@ -168,7 +173,7 @@ class Thermostat(Sampler):
         kinetic = []
         for group, p in moving:
             u = self.state[p]["momentum"]
-            kinetic.append(u.square() / _stretch(group["reference_lr"], group["max_speed"])(u))
+            kinetic.append(u.square() * _slowness(group["reference_lr"], group["max_speed"])(u))
         return {"kinetic": kinetic, "thermostat": [self.state[p]["thermostat"] for _, p in moving]}
 
     def stability_limit(self, curvature: float) -> float:
@@ -182,9 +187,9 @@ class Thermostat(Sampler):
         return 0.0
 
 
-def _stretch(unit: float, max_speed: float | None) -> Callable[[Tensor], Tensor | float]:
-    """u ↦ s = √(1 + (ℓu/max_speed)²)."""
+def _slowness(unit: float, max_speed: float | None) -> Callable[[Tensor], Tensor | float]:
+    """u ↦ 1/s = 1/√(1 + (ℓu/max_speed)²)."""
     if max_speed is None:
         return lambda u: 1.0
-    ratio = unit / max_speed
-    return lambda u: torch.hypot(u * ratio, torch.ones_like(u))
+    squared = (unit / max_speed) ** 2
+    return lambda u: u.square().mul_(squared).add_(1).rsqrt_()

@@ -142,6 +142,9 @@ class Variational(Posterior):
         losses = [self._at_a_draw(q, x, y) for _ in range(self.family.draws)]
         return torch.stack(losses).mean()
 
+    def _with_prior(self, energy: Tensor) -> Tensor:
+        return energy - self.log_prior() / self.num_data
+
     def log_prior(self) -> Tensor:
         """−KL(q‖prior), times the warm-up's weight."""
         warmup = self.family.kl_warmup

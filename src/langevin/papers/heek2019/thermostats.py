@@ -27,11 +27,13 @@ from langevin.samplers import ATMC, SGNHT
 from langevin.samplers.thermostat import Step
 
 
-def three_way(u: Tensor, step: Step) -> Tensor:
+def three_way(u: Tensor, step: Step) -> None:
     """Half the friction, gradient and noise, half the friction (Chen, Ding & Carin 2015); kinetic energy Gaussian."""
     brake = torch.exp(-step.beta * step.h / 2)
-    noise = 0.0 if step.eta is None else (2 * step.h * step.heat).sqrt() * step.eta
-    return brake * (brake * u + step.h * step.kick + noise)
+    u.mul_(brake).add_(step.g, alpha=-step.h * step.force)
+    if step.eta is not None:
+        u.addcmul_(step.alpha.sqrt(), step.eta, value=math.sqrt(2 * step.h * step.temperature))
+    u.mul_(brake)
 
 
 class ThreeWayATMC(ATMC):

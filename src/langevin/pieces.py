@@ -1,0 +1,106 @@
+"""Element-wise updates in pieces of a size for which they are quick.
+
+An update of a few dozen operations on small tensors costs their number, on large ones the memory that they go through.
+So small tensors are joined, and each operation is called once for all of them; large ones are cut, and what the update
+writes down on its way stays in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from langevin import sharding
+
+SIZE = 1 << 15  # numbers in a piece: one thread treats it, so no other is waited for (torch shares out more than that)
+
+
+class _Room(NamedTuple):
+    """Where some tensors are joined."""
+
+    owner: Tensor  # kept, so that its id stays its own
+    flat: Tensor
+    views: list[Tensor]  # of `flat`, in the shapes of the tensors
+
+
+class Pieces:
+    """Cuts and joins; keeps the room for what it joins from step to step."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[int, int, int], _Room] = {}
+
+    def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """The same stretch of each list, first of the changed ones, then of those to read, piece by piece.
+
+        What is done in place to a piece of a changed list is done to its tensors.
+        """
+        changed, read = [_here(each) for each in changed], [_here(each) for each in read]
+        small: list[int] = []
+        count = 0
+        for i, tensor in enumerate(changed[0]):
+            if tensor.numel() >= SIZE:
+                yield from _cut([each[i] for each in (*changed, *read)])
+                continue
+            if small and (count >= SIZE or not _alike(tensor, changed[0][small[0]])):
+                yield from self._joined(changed, read, small)
+                small, count = [], 0
+            small.append(i)
+            count += tensor.numel()
+        if small:
+            yield from self._joined(changed, read, small)
+
+    @staticmethod
+    def batches(lists: Sequence[list[Tensor]]) -> Iterator[list[list[Tensor]]]:
+        """The same for updates written with `torch._foreach_…`: small tensors as they are, large ones cut."""
+        lists = [_here(each) for each in lists]
+        small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
+        if small:
+            yield [[each[i] for i in small] for each in lists]
+        for i, tensor in enumerate(lists[0]):
+            if tensor.numel() >= SIZE:
+                for parts in _cut([each[i] for each in lists]):
+                    yield [[part] for part in parts]
+
+    def _joined(
+        self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]], which: list[int]
+    ) -> Iterator[list[Tensor]]:
+        lists = [[each[i] for i in which] for each in (*changed, *read)]
+        if len(which) == 1:
+            yield [each[0] for each in lists]
+            return
+        rooms = [self._room(lists[0][0], slot, each) for slot, each in enumerate(lists)]
+        for room, each in zip(rooms, lists, strict=True):
+            torch._foreach_copy_(room.views, each)
+        yield [room.flat for room in rooms]
+        for room, each in zip(rooms, lists[: len(changed)], strict=False):
+            torch._foreach_copy_(each, room.views)
+
+    def _room(self, owner: Tensor, slot: int, tensors: list[Tensor]) -> _Room:
+        key = (id(owner), len(tensors), slot)
+        if key not in self._rooms or [v.shape for v in self._rooms[key].views] != [t.shape for t in tensors]:
+            sizes = [t.numel() for t in tensors]
+            flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+            views = [part.view(t.shape) for part, t in zip(torch.split(flat, sizes), tensors, strict=True)]
+            self._rooms[key] = _Room(owner, flat, views)
+        return self._rooms[key]
+
+
+def _here(tensors: list[Tensor]) -> list[Tensor]:
+    """What this process has of them."""
+    return [sharding.local(t) for t in tensors] if sharding.any_sharded(tensors) else tensors
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device
+
+
+def _cut(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Stretches of equally large tensors; those that do not lie in memory in one order stay whole."""
+    if not all(t.is_contiguous() for t in tensors):
+        yield tensors
+        return
+    for parts in zip(*[torch.split(t.view(-1), SIZE) for t in tensors], strict=True):
+        yield list(parts)
