@@ -647,8 +647,8 @@ def _divergence(chain: int, what: str, group: Chains, store: Store) -> str:
     which = f" No longer finite: {', '.join(spoilt[:3])}{'…' if len(spoilt) > 3 else ''}." if spoilt else ""
     return (
         f"Chain {chain}: {what} at step {group.step}, with lr={group.lr():.3g}.{which} The samples before and the "
-        f"last good checkpoint are kept in {store.path}. Sample anew with a smaller lr; `langevin doctor` estimates the "
-        f"largest stable one."
+        f"last good checkpoint are kept in {store.path}. Sample anew with a smaller lr; `langevin doctor` estimates "
+        f"the largest stable one."
     )
 
 
