@@ -11,7 +11,7 @@ any stretch of it.
 
 Normal deviates are filled in blocks of `BLOCK` numbers: Philox gives the starting state of torch's vectorised
 generator (on the CPU a Mersenne twister, all of its 624 words, since its own seed has only 32 bits), and that fills the
-block; several threads fill several blocks. Random signs are Philox's own bits, 64 to a word, and 10 times faster.
+block; several threads fill several blocks. Random signs are Philox's own bits, 64 to a word, and several times faster.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from langevin.shards import FOREIGN, Record
 
 __all__ = ["Checkpoint", "Record", "RunError", "Store", "decode", "encode"]
 
-_SHARD_BYTES = 32 << 20  # samples wait in memory until they fill this or a checkpoint is due
+_SHARD_BYTES = 1 << 20  # samples wait in memory until they fill this (and then take four times that for a moment)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import torch
 from langevin import noise
 from langevin.batches import as_batches
 from langevin.bench import peers
+from langevin.bench.speed_page import page, renewed
 from langevin.bench.timing import compare, median_time
 from langevin.bench.workloads import CNN, CNN_64, METHODS, RESNET, TINY, WIDE, Workload, plain_sgd, sampler_step
 from langevin.chains import OneChain, StackedChains
@@ -40,7 +40,7 @@ _QUICK = ("SGLD", "pSGLD", "ATMC")
 
 
 def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2), say: Say = print) -> dict[str, Any]:
-    """Measure everything, write `results.json` and `README.md` to `out`."""
+    """Measure everything, write `results.json` and `README.md` to `out`, and the tables in `docs/speed.md` beside it."""
     before = torch.get_num_threads()
     results: dict[str, Any] = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -73,9 +73,10 @@ def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if not quick:
-        from langevin.bench.speed_page import page
-
         (out / "README.md").write_text(page(results))
+        documentation = out.parent / "docs" / "speed.md"
+        if documentation.exists():
+            documentation.write_text(renewed(documentation.read_text(), results))
     return results
 
 
@@ -297,19 +298,21 @@ def _cost(say: Say) -> dict[str, list[Row]]:
 def _memory(say: Say) -> list[Row]:
     """Peak memory of a process that keeps so many samples of the tiny MLP."""
     program = (
-        "import sys, resource, torch; from functools import partial; import langevin as lv;"
+        "import re, sys, torch; from functools import partial; from pathlib import Path; import langevin as lv;"
         "from langevin.bench.workloads import TINY;"
         "n = int(sys.argv[1]); torch.set_num_threads(1); x, y = TINY.batch(256);"
         "run = lv.sample(TINY.posterior(256), (x, y), partial(lv.SGLD, lr=1e-6), batch_size=16, steps=n, burn_in=0,"
         " thin=1, progress=False);"
-        "print(len(run), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "print(len(run), re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     )
+    if not Path("/proc/self/status").exists():  # elsewhere a process is told the peak of its parent's too
+        say("peak memory: measured on Linux only")
+        return []
     rows = []
     for samples in (10, 1_000, 10_000):
         said = subprocess.run([sys.executable, "-c", program, str(samples)], capture_output=True, text=True, check=True)
         kept, peak = map(int, said.stdout.split())
-        unit = 1 if platform.system() == "Darwin" else 1024
-        rows.append({"samples": kept, "megabytes": _short(peak * unit / 1e6)})
+        rows.append({"samples": kept, "megabytes": _short(peak * 1024 / 1e6)})
     say(f"peak memory: {rows}")
     return rows
 
