@@ -93,7 +93,7 @@ class Sampler(Optimizer):
     `langevin.noise`. If `chain` is a sequence of integers, every parameter carries a leading axis of that length, one
     slice a chain, and each slice gets the noise that it would get alone.
 
-    `noise="rademacher"` draws random signs in place of normal deviates, which cost several times less: mean, variance and third
+    `noise="rademacher"` draws random signs in place of normal deviates, several times faster: mean, variance and third
     moment are the same, so the bias stays of order one in lr, but a method of second order is no longer one, and a
     single step's noise is far from normal. For large networks, where drawing noise takes as long as the gradient.
     """
