@@ -1,9 +1,12 @@
 """A small problem that most tests of the loop share."""
 
+import math
+
 import torch
 from torch import nn
 
 import langevin as lv
+from langevin.store import Store
 
 
 def toy_data(n=60, classes=3, dtype=torch.float32):
@@ -36,3 +39,18 @@ def assert_same_samples(a, b):
     assert len(first) > 0
     for key, value in first.items():
         assert torch.equal(value, second[key]), key
+
+
+def store_nan(monkeypatch, number):
+    """Write NaN into the sample of this number, past the store's own refusal."""
+    as_stored, seen = Store._as_stored, []
+
+    def damaging(self, name, tensor):
+        stored = as_stored(self, name, tensor)
+        if name == "2.bias":
+            if len(seen) == number:
+                stored[1] = math.nan
+            seen.append(name)
+        return stored
+
+    monkeypatch.setattr(Store, "_as_stored", damaging)

@@ -340,6 +340,5 @@ def test_a_worker_of_the_data_loader(tmp_path, how, record_property):
     with pytest.raises((RuntimeError, OSError), match="exited unexpectedly|killed by signal|reset by peer|went away"):
         draw(toy_posterior(), loader(), steps=9, out=tmp_path / "r", **options)
     mark.unlink()
-    assert len(lv.load(tmp_path / "r", toy_model())) > 0
     assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), loader()))
     record_property("faults", 1)

@@ -23,12 +23,13 @@ from langevin.approximation import Method
 from langevin.batches import as_batches
 from langevin.fitted import Fit, read_method
 from langevin.laplace import LaplaceApproximation
-from langevin.loop import Callbacks, starting_weights
+from langevin.loop import starting_weights
 from langevin.optimum import find_map
 from langevin.plan import Plan
 from langevin.posterior import Posterior, batch_size_of, load_tensors, refuse_hazards
 from langevin.run import Run
 from langevin.samplers.descent import Descent
+from langevin.stepping import Callbacks
 from langevin.store import RunError, Store
 from langevin.variational import Family
 

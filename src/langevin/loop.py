@@ -1,24 +1,18 @@
-"""`sample`, `resume` and, for `fit`, `minimize`: the only loop.
+"""`sample`, `resume` and, for `fit`, `minimize`: what a run is begun with, and gone on with (see `stepping`).
 
-A step: fetch the batch of (seed, chain, step), compute the loss and its gradient, let the sampler move, note loss and
-temperature, keep the sample if its turn has come, write a checkpoint if one is due. Weights change only in
-`Chains.advance`, so whatever goes wrong elsewhere leaves a state from which the run continues. `sample` writes the
-checkpoint of step 0; from there on it is `resume`.
+`sample` writes the checkpoint of step 0; from there on it is `resume`.
 """
 
 from __future__ import annotations
 
 import copy
 import datetime
-import math
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +24,24 @@ from tqdm.auto import tqdm
 
 from langevin import distributed, preflight
 from langevin import manifest as manifests
-from langevin.batches import Batches, as_batches
-from langevin.chains import Chains, MakeSampler, MakeScheduler, OneChain, StackedChains, Weights
+from langevin.batches import as_batches
+from langevin.chains import Weights
 from langevin.disk import dtype_of
 from langevin.distributed import Mesh
 from langevin.environment import environment
-from langevin.interrupt import Interrupt
-from langevin.plan import Cadence, Moment, Notes, Plan
+from langevin.plan import Cadence, Plan
 from langevin.posterior import Posterior, load_tensors
 from langevin.predictive import Predictor
-from langevin.preflight import Diverged
 from langevin.recipes import read_recipe, write_recipe
 from langevin.run import Run, Scratch
 from langevin.samplers import Sampler
 from langevin.samplers.descent import Descent
 from langevin.schedules import cyclical
+from langevin.stepping import Callbacks, go_on, save_starts
 from langevin.store import RunError, Store
+from langevin.workshop import Workshop
 
 Init = Mapping[str, Tensor] | Run | Callable[[int], Mapping[str, Tensor]] | None
-Callbacks = Sequence[Callable[[Moment], None]]
 
 
 def sample(
@@ -156,7 +149,7 @@ def sample(
             init=init,
             mesh=place.mesh,
         )
-    workshop = _Workshop(posterior, batches, sampler, schedule, plan, place)
+    workshop = Workshop(posterior, batches, sampler, schedule, plan, place)
     preflight.check_schedule(schedule, workshop.probe(), plan)
     preflight.check_adaptation(workshop.probe(), plan)
     preflight.check_mesh(posterior, workshop.probe(), place, out)
@@ -211,7 +204,7 @@ def minimize(
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
         thermometer=False,
     )
-    workshop = _Workshop(objective, batches, partial(Descent, optimizer=optimizer), schedule, plan)
+    workshop = Workshop(objective, batches, partial(Descent, optimizer=optimizer), schedule, plan)
     preflight.check_schedule(schedule, workshop.probe(), plan)
     manifest = _manifest(workshop, False, None, tags) | dict(about)
     cadence = Cadence(checkpoint_steps, checkpoint_seconds)
@@ -232,7 +225,7 @@ def keep(
     """Store a result that took no steps as a run of one."""
     batches = as_batches(data, None, seed, _device(posterior))
     plan = Plan(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, thermometer=False)
-    manifest = _manifest(_Workshop(posterior, batches, Descent, None, plan), False, None, tags)
+    manifest = _manifest(Workshop(posterior, batches, Descent, None, plan), False, None, tags)
     path = Path(tempfile.mkdtemp(prefix="langevin-")) if out is None else Path(out)
     store = Store.create(path, manifest | {"tensors": _specification(tensors)} | dict(about))
     with store.writing():
@@ -244,7 +237,7 @@ def keep(
 
 
 def _begin(
-    workshop: _Workshop,
+    workshop: Workshop,
     starts: Sequence[Weights],
     manifest: dict[str, Any],
     out: str | Path | None,
@@ -266,11 +259,11 @@ def _begin(
 
     def begin(store: Store) -> None:
         store.write_fixed(posterior.fixed_tensors())
-        _save_starts(store, workshop, dict(enumerate(starts)))
+        save_starts(store, workshop, dict(enumerate(starts)))
         store.write_manifest()  # last: a directory with a manifest is a run that can go on
 
     with preflight.generators_kept(), _holding(path, place, plan.chains, create, begin) as store:
-        _go_on(store, workshop, callbacks, progress, cadence)
+        go_on(store, workshop, callbacks, progress, cadence)
     scratch = Scratch(path) if out is None else None
     return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
 
@@ -316,7 +309,7 @@ def resume(
         raise ValueError(f"steps is the new total and can't shrink: {plan.steps} were planned, given steps={steps}.")
     plan = replace(plan, steps=steps or plan.steps, chains=chains or before)
     batches = as_batches(data, plan.batch_size, plan.seed, _device(posterior))
-    workshop = _Workshop(
+    workshop = Workshop(
         posterior,
         batches,
         sampler or _known(manifest, "sampler", path),
@@ -341,13 +334,13 @@ def resume(
         store.refresh()  # another process may have written since
         if starts:
             store.drop_checkpoints(starts)  # of an attempt to add chains that failed
-            _save_starts(store, workshop, starts)
+            save_starts(store, workshop, starts)
         store.manifest["plan"] = asdict(plan)
         store.manifest["resumed"].append({"at": _now(), "environment": here})
         store.write_manifest()
 
     with preflight.generators_kept(), _holding(store.path, place, plan.chains, lambda: store, amend) as store:
-        _go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
+        go_on(store, workshop, callbacks, progress, Cadence(checkpoint_steps, checkpoint_seconds))
     return _finished(store, place, Predictor(posterior.model, posterior.likelihood), scratch)
 
 
@@ -407,277 +400,11 @@ def _repeated(plan: Plan, path: str | Path, posterior: Posterior, data: Any, **o
     )
 
 
-def _save_starts(store: Store, workshop: _Workshop, starts: Mapping[int, Weights]) -> None:
-    """Write the checkpoints of step 0, each file for chains that will advance together."""
-    for block in workshop.place.blocks(workshop.plan.chains):
-        new = [chain for chain in block if chain in starts]
-        for together in workshop.together([0] * len(new)):
-            numbers = [new[n] for n in together]
-            group = workshop.chains(numbers, [starts[n] for n in numbers])
-            group.leads = True
-            _save(store, group, [Notes() for _ in numbers])
-
-
-@dataclass
-class _Workshop:
-    """Makes the chains that advance together."""
-
-    posterior: Posterior
-    batches: Batches
-    sampler: MakeSampler
-    schedule: MakeScheduler | None
-    plan: Plan
-    place: distributed.Place = distributed.ALONE
-
-    def trial(self) -> _Workshop:
-        """The work of the first process, without the others."""
-        mine = replace(self.plan, chains=len(self.place.blocks(self.plan.chains)[0]))
-        return replace(self, plan=mine, place=distributed.ALONE)
-
-    def probe(self) -> Sampler:
-        """A sampler that is only looked at."""
-        params = list(self.posterior.sampled_parameters().values())
-        return self.sampler(params, num_data=self.posterior.num_data, seed=0, chain=0)
-
-    def chains(self, numbers: Sequence[int], starts: Sequence[Weights], kind: type[Chains] | None = None) -> Chains:
-        """Chains of these numbers at these weights."""
-        if kind is None:
-            kind = OneChain if self.plan.mode == "sequential" else StackedChains
-        return kind(
-            self.posterior,
-            numbers,
-            starts,
-            self.batches,
-            self.sampler,
-            self.schedule,
-            seed=self.plan.seed,
-            autocast=None if self.plan.autocast is None else dtype_of(self.plan.autocast),
-            accumulate=self.plan.accumulate,
-            compiled=self.plan.compile,
-            replicas=self.place.replicas,
-        )
-
-    def together(self, steps: Sequence[int]) -> list[list[int]]:
-        """Which chains advance together, the n-th having made `steps[n]` steps: one, or all at the same step."""
-        if self.plan.mode == "sequential":
-            return [[n] for n in range(len(steps))]
-        return [[n for n, at in enumerate(steps) if at == step] for step in sorted(set(steps))]
-
-    def choose(self, mode: str, starts: Sequence[Weights]) -> tuple[str, str]:
-        """The mode and, in a few words, why."""
-        if mode not in ("auto", "vectorised", "sequential"):
-            raise ValueError(f'mode={mode!r}: choose "auto", "vectorised" or "sequential".')
-        if self.plan.chains == 1 or mode == "sequential":
-            return "sequential", ""
-        try:
-            stacked, single = self._stacked(starts), self.chains([0], starts[:1], OneChain)
-            together = _seconds_per_step(stacked)
-        except (RuntimeError, ValueError) as error:
-            if mode == "vectorised":
-                raise ValueError(f'mode="vectorised" is not possible: {error} Write mode="sequential".') from error
-            return "sequential", str(error).splitlines()[0]
-        if mode == "vectorised":
-            return mode, "as asked"
-        apart = _seconds_per_step(single) * self.plan.chains
-        why = f"a step of all chains takes {together:.1g} s together and {apart:.1g} s one after another"
-        return ("vectorised" if together < apart else "sequential"), why
-
-    def _stacked(self, starts: Sequence[Weights]) -> Chains:
-        single = self.chains([0], starts[:1], OneChain)
-        if not single.sampler.elementwise:
-            raise ValueError(f"{type(single.sampler).__name__} does not treat weights one by one.")
-        return self.chains(range(self.plan.chains), starts, StackedChains)
-
-
-def _go_on(store: Store, workshop: _Workshop, callbacks: Callbacks, progress: bool, cadence: Cadence) -> None:
-    """Take every chain from its checkpoint to the end of the plan."""
-    plan = workshop.plan
-    at = store.checkpoint_steps()
-    if missing := list(islice((chain for chain in range(plan.chains) if chain not in at), 10)):
-        raise RunError(f"{store.path} has no checkpoint of the chains {missing}, so they can't go on.")
-    mine = workshop.place.chains_of(plan.chains)
-    groups = [[mine[n] for n in together] for together in workshop.together([at[chain] for chain in mine])]
-    progress = progress and workshop.place.leads
-    with Interrupt() as interrupt, _bar(plan.steps * len(groups), progress) as bar:
-        for numbers in groups:
-            bar.update(at[numbers[0]])
-            if at[numbers[0]] == plan.steps:
-                continue
-            group, notes = _restored(store, workshop, numbers)
-            _advance(store, group, notes, plan, callbacks, bar, cadence, interrupt)
-
-
-def _restored(store: Store, workshop: _Workshop, numbers: list[int]) -> tuple[Chains, list[Notes]]:
-    """Chains as their checkpoints left them, and what was noted since their last samples."""
-    checkpoints = [store.checkpoint(n) for n in numbers]
-    with _fitting(store, numbers):
-        shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
-        starts = [
-            {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
-            for checkpoint in checkpoints
-        ]
-    group = workshop.chains(numbers, starts)
-    with _fitting(store, numbers):
-        group.restore(checkpoints)
-        return group, [Notes(**checkpoint.values["notes"]) for checkpoint in checkpoints]
-
-
-@contextmanager
-def _fitting(store: Store, numbers: list[int]) -> Iterator[None]:
-    """Whatever goes wrong inside means that a checkpoint is not of this model and sampler."""
-    try:
-        yield
-    except RunError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
-        raise RunError(
-            f"The checkpoint of the chains {numbers} in {store.path} does not fit this model and sampler, so they "
-            f"can't go on from it ({type(error).__name__}: {error})."
-        ) from error
-
-
-def _advance(
-    store: Store,
-    group: Chains,
-    notes: list[Notes],
-    plan: Plan,
-    callbacks: Callbacks,
-    bar: Any,
-    cadence: Cadence,
-    interrupt: Interrupt,
-) -> None:
-    """Take a group of chains to the end of the plan."""
-    begin = time.monotonic() if plan.compile and not bar.disable else None
-    whole = True  # the weights are those of a whole number of steps, and their sample, if one was due, is kept
-    shown = 0.0
-    try:
-        while group.step < plan.steps:
-            losses = group.backward()
-            if begin is not None:
-                tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
-                begin = None
-            heats = _note(store, group, notes, plan, losses)
-            lr = group.lr()
-            whole = False
-            try:
-                group.advance()
-            except FloatingPointError as error:
-                raise Diverged(f"{_divergence(group.numbers[0], 'it diverged', group, store)} {error}") from None
-            if group.step == plan.burn_in and plan.freeze:
-                group.sampler.freeze()
-            if plan.keeps(group.step) or group.step % 100 == 0 or group.step == plan.steps:
-                group.check_replicas()
-            if plan.keeps(group.step):
-                _keep(store, group, notes, lr)
-            whole = True
-            if cadence.due(group.step):
-                _save(store, group, notes)
-            for callback in callbacks:
-                callback(
-                    Moment(group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats)
-                )
-            bar.update()
-            store.beat(group.numbers, group.step)
-            if not bar.disable and time.monotonic() - shown > 0.5:
-                shown = time.monotonic()
-                bar.set_postfix_str(_state_of_affairs(store, group, losses, notes), refresh=False)
-            if group.agree(interrupt.requested):
-                raise interrupt.exception()
-        _save(store, group, notes)
-    except (Diverged, RunError):
-        with suppress(Exception):
-            store.flush()
-        raise
-    except BaseException:
-        with suppress(Exception):
-            if whole:
-                _save(store, group, notes)
-            else:
-                store.flush()
-            tqdm.write(f"Stopped at step {group.step} of {plan.steps}; resume from {store.path}.", sys.stderr)
-        raise
-
-
-def _note(store: Store, group: Chains, notes: list[Notes], plan: Plan, losses: list[float]) -> list[float]:
-    """Note losses, checked; now and then read, note and return temperatures about the mean of late burn-in."""
-    for chain, note, loss in zip(group.numbers, notes, losses, strict=True):
-        if not math.isfinite(loss):
-            raise Diverged(_divergence(chain, f"the loss is {loss}", group, store))
-        note.loss += loss
-        note.steps += 1
-    if plan.averages(group.step):
-        group.thermometer.average(group.params)
-    elif plan.reads_temperature(group.step):
-        each = group.thermometer.measure_each(group.params)
-        observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
-        observed |= group.observables()
-        heats: list[float] = group.thermometer.over_all(each).tolist()
-        for i, (note, heat) in enumerate(zip(notes, heats, strict=True)):
-            note.heat += heat
-            note.readings += 1
-            for name, values in observed.items():
-                note.observe(name, values[i])
-        return heats
-    return []
-
-
-def _keep(store: Store, group: Chains, notes: list[Notes], lr: float) -> None:
-    for index, chain in enumerate(group.numbers):
-        try:
-            if group.leads:
-                store.add(chain, group.step, group.sample(index), notes[index].means(lr))
-        except FloatingPointError as error:
-            raise Diverged(_divergence(chain, str(error), group, store)) from None
-        notes[index] = Notes()
-
-
-def _save(store: Store, group: Chains, notes: list[Notes]) -> None:
-    if not group.leads:
-        return
-    checkpoints = {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
-    for chain, checkpoint in checkpoints.items():
-        for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
-            if not bool(tensor.isfinite().all()):
-                raise Diverged(_divergence(chain, f"{name} is not finite", group, store))
-    store.write_checkpoint(checkpoints)
-
-
-def _divergence(chain: int, what: str, group: Chains, store: Store) -> str:
-    return (
-        f"Chain {chain}: {what} at step {group.step}, with lr={group.lr():.3g}. The samples before and the last good "
-        f"checkpoint are kept in {store.path}. Sample anew with a smaller lr; `langevin doctor` estimates the largest "
-        f"stable one."
-    )
-
-
-def _state_of_affairs(store: Store, group: Chains, losses: list[float], notes: list[Notes]) -> str:
-    readings = sum(note.readings for note in notes)
-    heat = f", T {sum(note.heat for note in notes) / readings:.2f}" if readings else ""
-    which = f"chain {group.numbers[0]}" if len(group.numbers) == 1 else f"{len(group.numbers)} chains"
-    return f"{which}, loss {sum(losses) / len(losses):.3g}{heat}, kept {store.kept()} + {store.waiting()} to be written"
-
-
-def _bar(total: int, progress: bool) -> Any:
-    interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
-    return tqdm(total=total, unit="step", disable=not progress, mininterval=interval, delay=1.0, dynamic_ncols=True)
-
-
 def _announce(store: Store, plan: Plan, why: str) -> None:
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains} chains, {plan.mode} ({why or 'as asked'})"
     what, kept = (chains, "samples") if plan.thermometer else (f"{plan.steps} steps", "snapshots")
     size = preflight.human(preflight.size_on_disk(store, plan))
     tqdm.write(f"{what}; {plan.kept_per_chain() * plan.chains} {kept}, {size}, go to {store.path}", sys.stderr)
-
-
-def _seconds_per_step(group: Chains) -> float:
-    """The median time of a few steps, on weights that are thrown away."""
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        group.backward()
-        group.advance()
-        times.append(time.perf_counter() - start)
-    return sorted(times[2:])[2]
 
 
 def _device(posterior: Posterior) -> torch.device:
@@ -708,7 +435,7 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
 
 
 def _manifest(
-    workshop: _Workshop, float16: bool, keep_last: int | None, tags: Mapping[str, Any] | None
+    workshop: Workshop, float16: bool, keep_last: int | None, tags: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     posterior, plan = workshop.posterior, workshop.plan
     if keep_last is not None and keep_last < 1:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.store import Store
-from tests.helpers import toy_data, toy_model, toy_posterior
+from tests.helpers import store_nan, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
 
@@ -217,7 +216,7 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), **options)
     expected = [sample for i, sample in enumerate(whole) if i != 2]
     notes = whole.trace("loss")
-    _store_nan(monkeypatch, number=2)
+    store_nan(monkeypatch, number=2)
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), out=tmp_path / "r", mode="sequential", **options)
 
     run = lv.load(tmp_path / "r", toy_model())
@@ -239,7 +238,7 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
 
 
 def test_nan_is_found_without_a_check_and_never_given_out(tmp_path, monkeypatch):
-    _store_nan(monkeypatch, number=0)
+    store_nan(monkeypatch, number=0)
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), steps=60, burn_in=20, thin=10, out=tmp_path / "r")
     run = lv.load(tmp_path / "r", toy_model())
     with pytest.raises(ValueError, match="chain 0 at step 30 has NaN"):
@@ -249,18 +248,3 @@ def test_nan_is_found_without_a_check_and_never_given_out(tmp_path, monkeypatch)
     assert bool(prediction.probs.isfinite().all())
     assert len(run) == 3
     assert run.damaged
-
-
-def _store_nan(monkeypatch, number):
-    """Write NaN into the sample of this number, past the store's own refusal."""
-    as_stored, seen = Store._as_stored, []
-
-    def damaging(self, name, tensor):
-        stored = as_stored(self, name, tensor)
-        if name == "2.bias":
-            if len(seen) == number:
-                stored[1] = math.nan
-            seen.append(name)
-        return stored
-
-    monkeypatch.setattr(Store, "_as_stored", damaging)

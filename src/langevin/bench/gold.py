@@ -234,8 +234,9 @@ def tables(results: dict[str, Any]) -> str:
     ]
     for row in results["logistic"]:
         lines.append(
-            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {_heat(row)} | {row['bias']:.3f} "
-            f"({row['bias_expected']:.3f}) | {row['std_ratio']:.2f} ± {row['std_ratio_error']:.2f}, "
+            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {_heat(row)} | "
+            f"{row['bias']:.3f}{_shown(row, 'bias_expected', ' ({:.3f})')} | "
+            f"{row['std_ratio']:.2f}{_shown(row, 'std_ratio_error', ' ± {:.2f}')}, "
             f"{row['worst_std_ratio']:.2f} | {row['ess_per_1000_gradients']:.1f} |"
         )
     lines += [
@@ -246,7 +247,8 @@ def tables(results: dict[str, Any]) -> str:
     for row in results["network"]:
         lines.append(
             f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {row['gradients']:,} | {_heat(row)} | "
-            f"{row['agreement']:.3f} | {row['total_variation']:.3f} ± {row['total_variation_error']:.3f} |"
+            f"{row['agreement']:.3f} | "
+            f"{row['total_variation']:.3f}{_shown(row, 'total_variation_error', ' ± {:.3f}')} |"
         )
     if "hmc" in results:
         halves = results["hmc"]
@@ -264,6 +266,11 @@ def _name(row: dict[str, Any]) -> str:
 
 def _heat(row: dict[str, Any]) -> str:
     return "" if row["temperature"] is None else f"{row['temperature']:.2f} ± {row['temperature_error']:.2f}"
+
+
+def _shown(row: dict[str, Any], name: str, how: str) -> str:
+    """A number in that form; nothing for a row that was measured before there were errors."""
+    return how.format(row[name]) if row.get(name) is not None else ""
 
 
 def _flat(weights: dict[str, Tensor]) -> Tensor:
