@@ -40,11 +40,7 @@ _QUICK = ("SGLD", "pSGLD", "ATMC")
 
 
 def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2), say: Say = print) -> dict[str, Any]:
-<<<<<<< HEAD
     """Measure everything; write `results.json` and `README.md` to `out`, and the tables of docs/speed.md beside it."""
-=======
-    """Measure everything; write `results.json` and `README.md` to `out`, and the tables of `docs/speed.md` beside it."""
->>>>>>> main
     before = torch.get_num_threads()
     results: dict[str, Any] = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
