@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
-from langevin import disk, loop, writers
+from langevin import disk, loop, stepping, writers
 from langevin.chains import Chains
 from langevin.store import Store
 from tests import faults
@@ -177,7 +177,7 @@ PHASES = {
     "making the directory": (Store, "create"),
     "the first checkpoint": (Store, "write_checkpoint"),
     "writing the manifest": (Store, "write_manifest"),
-    "going on": (loop, "_restored"),
+    "going on": (stepping, "_restored"),
     "fetching a batch and its gradient": (Chains, "backward"),
     "moving the weights": (Chains, "advance"),
     "keeping a sample": (Store, "add"),

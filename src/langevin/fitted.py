@@ -91,6 +91,12 @@ class Fit(Run):
     def __iter__(self) -> Iterator[Sample]:
         return (self[number] for number in range(len(self)))
 
+    def stacks(self, size: int) -> Iterator[Sample]:
+        """All draws, up to `size` at a time, stacked along a first axis."""
+        for start in range(0, len(self), size):
+            drawn = self[start : start + size]
+            yield {name: torch.stack([weights[name] for weights in drawn]) for name in drawn[0]}
+
     def sample(self, count: int, *, seed: int | None = None) -> Sample:
         """So many draws, stacked along a first axis of every weight: what `torch.func.vmap` wants."""
         if count < 1:

@@ -4,8 +4,7 @@ A likelihood is any object with `log_prob(output, target)` that returns one numb
 `Run.predict` it also has `probs(output)` (class probabilities) or `moments(output)` (mean and variance). One with
 parameters of its own that are to be sampled is an `nn.Module`. Methods that need the Fisher information ask for
 `sample(output, generator)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
-E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs). One that knows a shorter way to
-minus the mean of `log_prob` over a batch has it as `mean_energy(output, target)`.
+E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from langevin import sharding
-from langevin.likelihoods import Likelihood
+from langevin.likelihoods import Categorical, Likelihood
 from langevin.priors import Gaussian, PerParameter, Prior, with_gaussian_energy
 
 _WRAPPERS = ("module.", "_orig_mod.")  # put in front of names by DistributedDataParallel and torch.compile
@@ -109,8 +109,8 @@ class Posterior(nn.Module):
     def data_loss(self, x: Any, y: Any) -> Tensor:
         """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
-        if hasattr(self.likelihood, "mean_energy"):
-            mean: Tensor = self.likelihood.mean_energy(output, y)
+        if type(self.likelihood) is Categorical:  # a subclass may have a log_prob of its own
+            mean = self.likelihood.mean_energy(output, y)
         else:
             log_likelihood = self.likelihood.log_prob(output, y)
             if log_likelihood.shape != (batch_size_of(y),):

@@ -113,8 +113,13 @@ class Predictor(nn.Module):
             compute = self._vectorised if self._can_be_vectorised(x) else self._one_by_one
             for stack in _stacks(weights, max(1, min(128, _ROOM // size))):
                 named = {names[name]: tensor.to(device) for name, tensor in stack.items()}
-                accumulate.add([compute(named, piece) for piece in _pieces(x, batch_size, device)])
+                use = compute if named else self._as_it_is
+                accumulate.add([use(named, piece) for piece in _pieces(x, batch_size, device)])
         return accumulate.result()
+
+    def _as_it_is(self, named: Mapping[str, Tensor], x: Any) -> Any:
+        """The output of the module's own weights, with a first axis of one."""
+        return tree_map(lambda t: t[None], self(x))
 
     def _vectorised(self, named: Mapping[str, Tensor], x: Any) -> Any:
         """The outputs of stacked weights, along a first axis, as one computation."""
@@ -189,7 +194,7 @@ class _Classes:
         self.dtype = parts[0].dtype
         probs = torch.cat(parts, 1)
         self.total = self.total.to(probs.device) + probs.sum(0, dtype=torch.float64)
-        entropies = torch.special.entr(probs).sum(2, dtype=torch.float64)
+        entropies = torch.special.entr(probs.double()).sum(2)  # as precise as that of the mean: one sample has no doubt
         self.entropies = self.entropies.to(probs.device) + entropies.sum(0)
         self.count += len(probs)
         if self.kept is not None:
@@ -250,7 +255,10 @@ def _stacks(weights: Iterable[Mapping[str, Tensor]], size: int) -> Iterator[Mapp
         return
     samples = iter(weights)
     while some := list(itertools.islice(samples, size)):
-        yield {name: torch.stack([sample[name] for sample in some]) for name in some[0]}
+        if some[0]:
+            yield {name: torch.stack([sample[name] for sample in some]) for name in some[0]}
+        else:  # the module's own weights, so many times
+            yield from some
 
 
 def _checked(x: Any, batch_size: int) -> Any:
