@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import os
 import shutil
 import statistics
 import sys
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm.auto import tqdm
 
+from langevin import disk
 from langevin.diagnostics.temperature import Estimate
 from langevin.environment import environment
 from langevin.loop import resume, sample
@@ -144,14 +144,14 @@ def run_experiments(
     with tqdm(total=len(todo), unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
         for name, row in _measured(papers[paper], scale, todo, out / "work", jobs):
             known[name]["rows"].append(row)
-            _write(file, json.dumps(results, indent=1) + "\n")
+            disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
             bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
             bar.update()
     for name, experiment in papers[paper].experiments.items():  # in the order of the cells, however they came in
         if name in known:
             order = experiment.cells(experiment.settings[scale])
             known[name]["rows"].sort(key=lambda row, order=order: order.index({key: row[key] for key in row["cell"]}))
-    _write(file, json.dumps(results, indent=1) + "\n")
+    disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
 
@@ -211,9 +211,3 @@ def _threads(number: int) -> Iterator[None]:
 
 def _place(work: Path, name: str, cell: Cell) -> Path:
     return work / name / "-".join(f"{key}={value}" for key, value in cell.items()).replace("/", "_")
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    os.replace(beside, path)

@@ -41,6 +41,7 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
         experiment.draw(figure, rows)
         figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
         parts += [f"## {experiment.title}", f"![{experiment.title}]({name}.png)", _reductions(experiment, results)]
+    parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
     (out / "README.md").write_text("\n\n".join(part for part in parts if part) + "\n")
 
 

@@ -38,7 +38,7 @@ class RMSprop(Preconditioner):
         return [g / (state[p]["square"].sqrt() + self.eps) for p, g in zip(params, grads, strict=True)]
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
-        """η/√(λ + √V)."""
+        """η/(λ + √V)^noise_power: the root of the drift's matrix at ½."""
         scales = [(state[p]["square"].sqrt() + self.eps) ** self.noise_power for p in params]
         return [eta / scale for eta, scale in zip(normals, scales, strict=True)]
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from langevin.averaging import HWA, SWA, SWAG
 from langevin.data import cifar10, digits, mnist
 from langevin.evaluation import scores
+from langevin.fitted import Fit
 from langevin.fitting import fit, resume
 from langevin.likelihoods import Categorical
 from langevin.optimum import find_map
@@ -78,12 +79,12 @@ def measured(
     """Scores on the test set, the training loss, and for HWA the landscape of its trajectory."""
     train, test = load(settings)
     posterior = _posterior(make, settings, seed)
-    start = _start(make, settings, method, seed)
-    gaussian = method.startswith(("SVI", "HWA"))
+    gaussian, tied = method.startswith(("SVI", "HWA")), "tied" in method
+    start: Any = _distribution(make, settings, tied, seed) if gaussian else _mode(make, settings, seed)
     lr = settings.adam_lr if gaussian else settings.sgd_lr
     optimizer: Any = torch.optim.Adam if gaussian else partial(torch.optim.SGD, momentum=0.9)
     low = settings.low * lr if rate == "cyclical" else None
-    family = MeanField(init_std=settings.init_std, tied_mean="tied" in method)
+    family = MeanField(init_std=settings.init_std, tied_mean=tied)
     kinds: dict[str, Any] = {
         "SVI": family,
         "SVI, tied mean": family,
@@ -136,20 +137,33 @@ def _posterior(make: Callable[[], nn.Module], settings: Settings, seed: int) -> 
 
 
 @cache
-def _start(make: Callable[[], nn.Module], settings: Settings, method: str, seed: int) -> Any:
-    """The trained solution: SGD's for weights, that of SVI (from there) for distributions."""
-    train, _ = load(settings)
-    posterior = _posterior(make, settings, seed)
-    size, steps = settings.batch_size, settings.start_steps
-    mode = find_map(
-        posterior, train, method="sgd", lr=settings.sgd_lr, steps=steps, batch_size=size, seed=seed, progress=False
+def _mode(make: Callable[[], nn.Module], settings: Settings, seed: int) -> dict[str, Tensor]:
+    """The trained solution of SWA and SWAG: SGD's."""
+    return find_map(
+        _posterior(make, settings, seed),
+        load(settings)[0],
+        method="sgd",
+        lr=settings.sgd_lr,
+        steps=settings.start_steps,
+        batch_size=settings.batch_size,
+        seed=seed,
+        progress=False,
     )
-    if not method.startswith(("SVI", "HWA")):
-        return mode
-    family = MeanField(init_std=settings.init_std, tied_mean="tied" in method)
-    adam = partial(torch.optim.Adam, lr=settings.adam_lr)
+
+
+@cache
+def _distribution(make: Callable[[], nn.Module], settings: Settings, tied_mean: bool, seed: int) -> Fit:
+    """The trained solution of SVI and HWA: that of SVI, from SGD's."""
     return fit(
-        posterior, train, family, optimizer=adam, steps=steps, batch_size=size, init=mode, seed=seed, progress=False
+        _posterior(make, settings, seed),
+        load(settings)[0],
+        MeanField(init_std=settings.init_std, tied_mean=tied_mean),
+        optimizer=partial(torch.optim.Adam, lr=settings.adam_lr),
+        steps=settings.start_steps,
+        batch_size=settings.batch_size,
+        init=_mode(make, settings, seed),
+        seed=seed,
+        progress=False,
     )
 
 

@@ -88,10 +88,10 @@ def measure(settings: Settings, workplace: Path, *, reading: str, N: int, B: int
 
 def ensemble_scores(run: Any, x: Tensor, y: Tensor, singles: int = 50) -> Cell:
     """Scores of the ensemble and the mean scores of some fifty of its members."""
-    prediction = run.predict(x, batch_size=len(x))
-    every = max(1, len(run) // singles)
-    members = run._predictor.predict(run[::every], x, batch_size=len(x), samples=True).samples
+    prediction = run.predict(x, batch_size=len(x), samples=True)
     assert isinstance(prediction, ClassPrediction)
+    assert prediction.samples is not None
+    members = prediction.samples[:: max(1, len(run) // singles)]
     return {
         "nll": scores.negative_log_likelihood(prediction.probs, y),
         "accuracy": scores.accuracy(prediction.probs, y),
