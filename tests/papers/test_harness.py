@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -64,6 +64,33 @@ def test_a_run_that_is_cut_off_goes_on_and_measures_nothing_twice(tmp_path):
     assert len(measured) == 7  # six rows, and the one that was interrupted twice
     run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
     assert len(measured) == 7
+
+
+def test_rows_call_for_further_cells_until_they_call_for_no_more(tmp_path):
+    """The best x at seed 0 is repeated; it spoils at seed 1, so the next best is."""
+
+    def measure(settings, workplace, *, x, seed):
+        measured.append((x, seed))
+        return {"y": None if (x, seed) == (2, 1) else x}
+
+    def further(settings, rows):
+        sound = [x for x in rows.values("x") if all(row["y"] is not None for row in rows.where(x=x))]
+        return [{"x": max(sound), "seed": seed} for seed in range(1, settings.seeds)]
+
+    made_up = paper()
+    line = replace(
+        made_up["made-up"].experiments["line"],
+        cells=lambda settings: [{"x": x, "seed": 0} for x in (1, 2)],
+        measure=measure,
+        further=further,
+    )
+    made_up = {"made-up": replace(made_up["made-up"], experiments={"line": line})}
+    for _ in range(2):  # the second time there is nothing left to do
+        measured.clear()
+        results = run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert measured == []
+    found = [(row["x"], row["seed"]) for row in results["experiments"]["line"]["rows"]]
+    assert found == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2)]  # what is not called for any more stands last
 
 
 def test_other_settings_are_measured_anew_and_other_scales_are_refused(tmp_path):

@@ -65,6 +65,11 @@ class Experiment:
     draw: Callable[[Any, Rows], None]  # (figure, rows)
     claims: Sequence[Claim]
     figure_size: tuple[float, float] = (9.0, 3.6)
+    further: Callable[[Any, Rows], list[Cell]] | None = None  # cells that the rows of the others call for
+
+    def wanted(self, settings: Any, rows: Rows) -> list[Cell]:
+        """All cells that are known to be needed, given these rows."""
+        return self.cells(settings) + (self.further(settings, rows) if self.further and rows else [])
 
 
 @dataclass(frozen=True)
@@ -131,26 +136,33 @@ def run_experiments(
         )
     results |= {"paper": paper, "scale": scale, "environment": environment(torch.device("cpu"))}
     known = results.setdefault("experiments", {})
-    todo: list[tuple[str, Cell]] = []
-    for name, experiment in papers[paper].experiments.items():
-        if only not in (None, name):
-            continue
+    chosen = {name: papers[paper].experiments[name] for name in papers[paper].experiments if only in (None, name)}
+    for name, experiment in chosen.items():
         settings = json.loads(json.dumps(asdict(experiment.settings[scale])))
         if name not in known or known[name]["settings"] != settings:
             known[name] = {"settings": settings, "rows": []}
-        have = [{key: row[key] for key in row["cell"]} for row in known[name]["rows"]]
-        todo += [(name, cell) for cell in experiment.cells(experiment.settings[scale]) if cell not in have]
+
+    def todo() -> list[tuple[str, Cell]]:
+        return [
+            (name, cell)
+            for name, experiment in chosen.items()
+            for have in [[_cell(row) for row in known[name]["rows"]]]
+            for cell in experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
+            if cell not in have
+        ]
+
     interval = 0.2 if sys.stderr.isatty() else 30.0  # a log file wants few lines
-    with tqdm(total=len(todo), unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
-        for name, row in _measured(papers[paper], scale, todo, out / "work", jobs):
-            known[name]["rows"].append(row)
-            disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
-            bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
-            bar.update()
-    for name, experiment in papers[paper].experiments.items():  # in the order of the cells, however they came in
-        if name in known:
-            order = experiment.cells(experiment.settings[scale])
-            known[name]["rows"].sort(key=lambda row, order=order: order.index({key: row[key] for key in row["cell"]}))
+    with tqdm(total=0, unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
+        while cells := todo():  # more than once where rows call for further cells
+            bar.total += len(cells)
+            for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
+                known[name]["rows"].append(row)
+                disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
+                bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
+                bar.update()
+    for name, experiment in chosen.items():  # in the order of the cells, however they came in
+        order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
+        known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, _cell(row)))
     disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
@@ -207,6 +219,15 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _cell(row: Cell) -> Cell:
+    return {key: row[key] for key in row["cell"]}
+
+
+def _place_in(order: list[Cell], cell: Cell) -> int:
+    """Where a cell stands; at the end if it was called for by a row and then not any more."""
+    return order.index(cell) if cell in order else len(order)
 
 
 def _place(work: Path, name: str, cell: Cell) -> Path:

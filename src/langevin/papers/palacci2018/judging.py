@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from langevin.diagnostics.temperature import Estimate
 from langevin.papers.harness import Cell, Rows, clearly
@@ -13,15 +14,20 @@ _POINT = ("method", "lr", "decay", "damping")
 
 
 def best(rows: Rows) -> dict[str, Cell]:
-    """For each method the point of its grid with the highest mean validation accuracy, if it diverged for no seed."""
+    """For each method the point of its grid with the best validation accuracy at seed 0, if it diverged for no seed."""
     chosen = {}
     for method in METHODS:
         points = list({tuple(row[key] for key in _POINT): None for row in rows.where(method=method)})
         keys: list[Cell] = [dict(zip(_POINT, point, strict=True)) for point in points]
         whole = [key for key in keys if all(row["validation"] is not None for row in rows.where(**key))]
         if whole:
-            chosen[method] = max(whole, key=lambda key: rows.mean("validation", **key).mean)
+            chosen[method] = max(whole, key=lambda key: rows.mean("validation", seed=0, **key).mean)
     return chosen
+
+
+def repeats(settings: Any, rows: Rows) -> list[Cell]:
+    """The chosen points at the other seeds: the grid is searched once, and what it found is run again."""
+    return [{**key, "seed": seed} for seed in range(1, settings.seeds) for key in best(rows).values()]
 
 
 def at_best(rows: Rows) -> Rows:

@@ -18,6 +18,7 @@ from langevin.evaluation.ood import confidence_histogram, out_of_distribution
 from langevin.papers.harness import Cell, Claim, Experiment
 from langevin.papers.palacci2018 import claims, training
 from langevin.papers.palacci2018.drawing import draw_all
+from langevin.papers.palacci2018.judging import repeats
 from langevin.papers.palacci2018.training import FULL, QUICK, Data, Ensemble
 from langevin.preflight import Diverged
 from langevin.run import Run
@@ -139,4 +140,5 @@ EXPERIMENT = Experiment(
         Claim("Constant-rate SGD works just as well as the Langevin methods.", claims.as_good),
     ],
     figure_size=(11, 7.5),
+    further=repeats,
 )

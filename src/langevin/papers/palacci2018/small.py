@@ -12,7 +12,7 @@ from langevin.papers.harness import Cell, Claim, Experiment, Rows, Verdict
 from langevin.papers.palacci2018 import training
 from langevin.papers.palacci2018.claims import MARGIN
 from langevin.papers.palacci2018.drawing import draw_small
-from langevin.papers.palacci2018.judging import all_below, at_best, difference, listed, negative, percent
+from langevin.papers.palacci2018.judging import all_below, at_best, difference, listed, negative, percent, repeats
 from langevin.papers.palacci2018.mnist import accuracies
 from langevin.papers.palacci2018.training import FULL, LANGEVIN, OURS, QUICK
 from langevin.preflight import Diverged
@@ -90,4 +90,5 @@ EXPERIMENT = Experiment(
         Claim("The Langevin methods underperform SGD on small-MNIST …", _below),
         Claim("… and only constant-rate SGD matches it.", _matches),
     ],
+    further=repeats,
 )
