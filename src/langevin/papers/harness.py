@@ -28,6 +28,7 @@ from langevin import disk
 from langevin.diagnostics.temperature import Estimate
 from langevin.environment import environment
 from langevin.loop import resume, sample
+from langevin.plan import Moment
 from langevin.posterior import Posterior
 from langevin.run import Run
 
@@ -176,6 +177,16 @@ def sample_or_resume(
         callbacks = options.get("callbacks", ())
         return resume(workplace, posterior, data, sampler=sampler, steps=steps, callbacks=callbacks, progress=False)
     return sample(posterior, data, sampler, steps=steps, out=workplace, progress=False, **options)
+
+
+def freeze_from(step: int) -> Callable[[Moment], None]:
+    """A callback that stops a sampler's adaptation there: for runs that are kept from their first step."""
+
+    def freeze(moment: Moment) -> None:
+        if moment.step >= step:
+            moment.sampler.freeze()
+
+    return freeze
 
 
 def _measured(

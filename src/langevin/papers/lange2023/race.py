@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from langevin.evaluation import scores
-from langevin.loop import sample
-from langevin.papers.harness import Cell, Rows, Verdict, clearly
+from langevin.papers.harness import Cell, Rows, Verdict, clearly, freeze_from, sample_or_resume
 from langevin.posterior import Posterior
 from langevin.predictive import ClassPrediction
 from langevin.preflight import Diverged
@@ -22,6 +23,7 @@ NAMES = {"sgld": "SGLD", "psgld": "pSGLD", "ksgld": "KSGLD", "bnpsgld": "BNP-SGL
 
 
 def race(
+    workplace: Path,
     posterior: Posterior,
     train: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
@@ -35,33 +37,30 @@ def race(
     options: dict[str, Any] | None = None,
 ) -> Cell:
     """The test loss of the running weights, every so many steps, and that of the ensemble of the second half."""
-    at: list[int] = []
-    curve: list[float] = []
-
-    def look(moment: Any) -> None:
-        if moment.step % every == 0:
-            at.append(moment.step)
-            curve.append(_nll(posterior, moment.weights(0), *test))
-
+    half = steps // 2
     try:
-        run = sample(
+        run = sample_or_resume(
+            workplace,
             posterior,
             train,
             partial(METHODS[method].sampler, lr=lr, **(options or {})),
             steps=steps,
-            burn_in=steps // 2,
+            burn_in=0,  # the running weights are wanted from the start
             thin=every,
+            freeze=False,
+            callbacks=[freeze_from(half)],
             batch_size=batch_size,
             seed=seed,
-            callbacks=[look],
-            progress=False,
         )
     except Diverged:
         return {"steps": None, "curve": None, "early": None, "final_nll": None, "final_accuracy": None}
-    prediction = run.predict(test[0])
+    looks = list(run)
+    curve = [_nll(posterior, weights, *test) for weights in looks]
+    late = [weights for weights, step in zip(looks, run.steps, strict=True) if step > half]
+    prediction = run._predictor.predict(late, test[0], batch_size=1000)
     assert isinstance(prediction, ClassPrediction)
     return {
-        "steps": at,
+        "steps": run.steps,
         "curve": [round(value, 5) for value in curve],
         "early": statistics.fmean(curve[: max(1, len(curve) // 4)]),
         "final_nll": scores.negative_log_likelihood(prediction.probs, test[1]),
@@ -70,8 +69,8 @@ def race(
 
 
 @torch.no_grad()
-def _nll(posterior: Posterior, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> float:
-    output = functional_call(posterior.model, weights, (x,))
+def _nll(posterior: Posterior, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> float:
+    output = functional_call(posterior.model, dict(weights), (x,))
     return float(-posterior.likelihood.log_prob(output, y).mean())
 
 

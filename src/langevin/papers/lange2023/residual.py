@@ -39,7 +39,7 @@ class Settings:
     steps: int = 20_000
     every: int = 400
     rates: int = 3
-    seeds: int = 1
+    seeds: int = 3
 
 
 def cells(settings: Settings) -> list[Cell]:
@@ -60,6 +60,7 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     options = {"factor_interval": 10, "inverse_interval": 100} if method == "ksgld" else {}
     return race(
+        workplace,
         Posterior(model, Categorical(), fan_in(model), num_data=settings.num_data),
         train,
         test,
@@ -86,11 +87,9 @@ EXPERIMENT = Experiment(
     title="A residual network on CIFAR-10",
     settings={
         "quick": Settings(
-            data="noise", num_data=64, test_size=16, depth=8, width=2, batch_size=8, steps=4, every=2, rates=1
+            data="noise", num_data=64, test_size=16, depth=8, width=2, batch_size=8, steps=4, every=2, rates=1, seeds=1
         ),
-        "full": Settings(
-            num_data=5000, test_size=1000, depth=8, width=8, batch_size=64, steps=800, every=40, rates=3, seeds=1
-        ),
+        "full": Settings(num_data=5000, test_size=1000, depth=8, width=8, batch_size=64, steps=800, every=40, seeds=3),
         "paper": Settings(),
     },
     cells=cells,

@@ -75,6 +75,7 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
     """One race."""
     train, test = simulated(settings, seed)
     return race(
+        workplace,
         make_posterior(settings, seed),
         train,
         test,

@@ -17,8 +17,7 @@ from langevin.data import digits, mnist, notmnist
 from langevin.data.images import NORMALIZATIONS
 from langevin.likelihoods import Categorical
 from langevin.models import CNN
-from langevin.papers.harness import Cell, sample_or_resume
-from langevin.plan import Moment
+from langevin.papers.harness import Cell, freeze_from, sample_or_resume
 from langevin.posterior import Posterior
 from langevin.predictive import Prediction
 from langevin.priors import Gaussian
@@ -149,10 +148,6 @@ def train(
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     steps = settings.epochs * len(data[0]) // settings.batch_size
 
-    def freeze(moment: Moment) -> None:
-        if moment.step >= steps // 2:
-            moment.sampler.freeze()
-
     return sample_or_resume(
         workplace,
         Posterior(model, Categorical(), Gaussian(settings.prior_std), num_data=len(data[0])),
@@ -164,7 +159,7 @@ def train(
         batch_size=settings.batch_size,
         schedule=None if decay == 1 else partial(ExponentialLR, gamma=decay ** (1 / steps)),
         freeze=False,  # not at the end of burn-in, which is step 0, but by the callback
-        callbacks=[freeze] if ours else [],
+        callbacks=[freeze_from(steps // 2)] if ours else [],
         seed=seed,
     )
 
