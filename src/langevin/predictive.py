@@ -25,8 +25,9 @@ from langevin.likelihoods import Likelihood
 from langevin.posterior import batch_size_of, call, internal_names
 
 _SMALL = 1 << 17  # weights of a network whose samples may be computed together
-_FEW = 256  # inputs up to which that is quicker
+_FEW = 128  # inputs up to which that is quicker
 _ROOM = 1 << 22  # numbers, of weights and inputs, that are read together
+_TINY = torch.finfo(torch.float64).tiny  # p log p is 0 at p = 0
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,8 @@ class _Classes:
         self.dtype = parts[0].dtype
         probs = torch.cat(parts, 1)
         self.total = self.total.to(probs.device) + probs.sum(0, dtype=torch.float64)
-        entropies = torch.special.entr(probs.double()).sum(2)  # as precise as that of the mean: one sample has no doubt
-        self.entropies = self.entropies.to(probs.device) + entropies.sum(0)
+        p = probs.double()  # as precise as that of the mean: one sample has no doubt
+        self.entropies = self.entropies.to(probs.device) - p.clamp_min(_TINY).log_().mul_(p).sum(2).sum(0)
         self.count += len(probs)
         if self.kept is not None:
             self.kept.append(probs)

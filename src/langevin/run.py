@@ -43,6 +43,9 @@ class Scratch:
         return cls._alive.get(Path(path).resolve())
 
 
+_KEPT = 1 << 22  # numbers in all samples together, up to which they are kept in memory
+
+
 class Run(Diagnosed, Sequence[Sample]):
     """Samples of the weights, read from the disk as they are asked for; `run[0]` maps names to tensors.
 
@@ -63,6 +66,7 @@ class Run(Diagnosed, Sequence[Sample]):
         self._chain = chain
         self._scratch = scratch
         self._stored = store.records(chain)
+        self._stacked: tuple[int, list[Sample]] | None = None
         self._excluded = {} if excluded is None else excluded  # (chain, step) of samples that are not finite, and why
 
     @property
@@ -136,7 +140,18 @@ class Run(Diagnosed, Sequence[Sample]):
         return self._finite(self._records)
 
     def stacks(self, size: int) -> Iterator[Sample]:
-        """All samples, up to `size` at a time, stacked along a first axis; quicker than one by one."""
+        """All samples, up to `size` at a time, stacked along a first axis; quicker than one by one.
+
+        Few samples of a small network are read once and kept in memory.
+        """
+        if sum(math.prod(spec["shape"]) for spec in self.manifest["tensors"].values()) * len(self) > _KEPT:
+            yield from self._read_stacks(size)
+            return
+        if self._stacked is None or self._stacked[0] != size:
+            self._stacked = size, list(self._read_stacks(size))
+        yield from self._stacked[1]
+
+    def _read_stacks(self, size: int) -> Iterator[Sample]:
         records = self._records
         while records:
             count = 1

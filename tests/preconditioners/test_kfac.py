@@ -180,7 +180,7 @@ def test_moving_averages_start_from_the_first_batch_and_keep_their_intervals():
     inverses = []
     for t, half in enumerate([0, 1, 1, 0, 0]):
         step(sampler, posterior, x, y, halves[half])
-        inverses.append(known["input_inverse"].clone())
+        inverses.append(known["input_lower"].clone())
         expected = first if t < 2 else 0.75 * first + 0.25 * second
         expected = expected if t < 4 else 0.75 * expected + 0.25 * first
         torch.testing.assert_close(known["input_factor"], expected, rtol=1e-10, atol=1e-12)

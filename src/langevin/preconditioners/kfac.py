@@ -4,7 +4,11 @@ For a layer s = W a, a with a 1 appended if there is a bias, δ = ∂(−log p(�
 
     Ā = E[Σ_positions a aᵀ],   G = E[mean_positions δ δᵀ]                      F ≈ Ā ⊗ G
     π = √(tr Ā·dim G / (tr G·dim Ā)),   Ā_γ = Ā + π√γ I,   G_γ = G + (√γ/π) I
-    A g = G_γ⁻¹ ∇W Ā_γ⁻¹,   A^{1/2} η = G_γ^{-1/2} Z Ā_γ^{-1/2}
+    A g = G_γ⁻¹ ∇W Ā_γ⁻¹,   A^{1/2} η = L_G⁻ᵀ Z L_A⁻¹                          Ā_γ = L_A L_Aᵀ, G_γ = L_G L_Gᵀ
+
+With triangular factors, which take half the arithmetic of dense ones, drift and noise share their last two products:
+
+    −ε A g + c A^{1/2} η = L_G⁻ᵀ (−ε L_G⁻¹ ∇W L_A⁻ᵀ + c Z) L_A⁻¹
 
 ŷ is sampled from the model (then F is the Fisher, and takes a forward and a backward pass of its own that leave
 `p.grad` alone) or is the training label (empirical, no extra pass). Everything is on the scale of one example's mean
@@ -38,9 +42,9 @@ class KFAC(Preconditioner):
         average: weight of the old value in the moving averages of Ā and G.
         fisher: labels `"sampled"` from the model or `"empirical"`, those of the training data.
         factor_interval: steps between updates of Ā and G.
-        inverse_interval: steps between updates of their inverses and roots.
+        inverse_interval: steps between updates of their triangular factors, by which they are inverted.
         prior_precision: of a Gaussian prior, 1/std²; adds prior_precision/N to γ.
-        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
+        noise_power: 0.5, the noise that goes with the drift, or 1, noise A η.
         uncovered: A of the parameters that no layer covers.
     """
 
@@ -67,6 +71,7 @@ class KFAC(Preconditioner):
             inverse_interval=(inverse_interval, inverse_interval >= 1, "at least 1"),
             prior_precision=(prior_precision, prior_precision >= 0, "0 or more"),
             uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
+            noise_power=(noise_power, noise_power in (0.5, 1), "0.5, or 1 for noise A η"),
         )
         if fisher not in _SOURCES:
             raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(_SOURCES)}.")
@@ -87,7 +92,7 @@ class KFAC(Preconditioner):
         self._source, self._layers = None, []
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        """Moving averages of Ā and G, and inverses and roots of the damped ones, each at its interval."""
+        """Moving averages of Ā and G, and triangular factors of the damped ones, each at its interval."""
         if self._source is None:
             raise ValueError("K-FAC has to see the model: call sampler.bind(posterior) before the first step.")
         layers = self._in(params)
@@ -106,7 +111,7 @@ class KFAC(Preconditioner):
                 _average(state[layer.weight], "output_factor", second_moment(delta) / positions, self.average)
         if step % self.inverse_interval == 0:
             for layer in layers:
-                self._invert(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
+                _factorise(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
 
     def finish(self, step: int, frozen: bool) -> None:
         """Let the mini-batch go, and watch the next one only if it is to be learnt from."""
@@ -116,22 +121,50 @@ class KFAC(Preconditioner):
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """G_γ⁻¹ ∇W Ā_γ⁻¹."""
-        return self._multiply("inverse", self.uncovered, state, params, grads)
+        return self._multiply(
+            lambda b, known: _half(_other_half(b, known), known), self.uncovered, state, params, grads
+        )
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
-        """G_γ^{-1/2} Z Ā_γ^{-1/2}."""
-        return self._multiply("root", self.uncovered**self.noise_power, state, params, normals)
+        """L_G⁻ᵀ Z L_A⁻¹."""
+        if self.noise_power == 1:
+            return self.drift(state, group, params, normals)
+        return self._multiply(_half, self.uncovered**0.5, state, params, normals)
+
+    def move(
+        self,
+        state: State,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        normals: list[Tensor] | None,
+        rate: float,
+        spread: float,
+    ) -> None:
+        """θ ← θ + L_G⁻ᵀ (−rate L_G⁻¹ ∇W L_A⁻ᵀ + spread Z) L_A⁻¹."""
+        if normals is None or self.noise_power == 1:
+            super().move(state, group, params, grads, normals, rate, spread)
+            return
+        inner = self._multiply(_other_half, self.uncovered**0.5, state, params, grads)
+        for x, z in zip(inner, normals, strict=True):
+            x.mul_(-rate).add_(z, alpha=spread)
+        torch._foreach_add_(params, self._multiply(_half, self.uncovered**0.5, state, params, inner))
 
     def _multiply(
-        self, power: str, scalar: float, state: State, params: list[Tensor], vectors: list[Tensor]
+        self,
+        product: Callable[[Tensor, dict[str, Any]], Tensor],
+        scalar: float,
+        state: State,
+        params: list[Tensor],
+        vectors: list[Tensor],
     ) -> list[Tensor]:
+        """`product` of every layer's block, weight and bias side by side; what no layer covers times the scalar."""
         products = {id(p): v for p, v in zip(params, vectors, strict=True)}
         for layer in self._in(params):
             w = products[id(layer.weight)].flatten(1)
             b = None if layer.bias is None else products[id(layer.bias)]
             block = w if b is None else torch.cat([w, b.unsqueeze(1)], dim=1)
-            known = state[layer.weight]
-            block = known[f"output_{power}"] @ block @ known[f"input_{power}"]
+            block = product(block, state[layer.weight])
             products[id(layer.weight)] = block[:, : w.shape[1]].reshape(layer.weight.shape)
             if layer.bias is not None:
                 products[id(layer.bias)] = block[:, -1]
@@ -146,18 +179,42 @@ class KFAC(Preconditioner):
                 raise ValueError(f"K-FAC needs weight and bias of layer {layer.name!r} in the same parameter group.")
         return inside
 
-    def _invert(self, known: dict[str, Any], damping: float) -> None:
-        """Inverses and roots of Ā + π√γ I and G + (√γ/π) I, by their eigenvectors in double precision."""
-        factors = {side: known[f"{side}_factor"].double() for side in ("input", "output")}
-        mean = {side: float(factor.trace()) / len(factor) for side, factor in factors.items()}
-        pi = (mean["input"] / mean["output"]) ** 0.5 if min(mean.values()) > 0 else 1.0
-        shift = {"input": pi * damping**0.5, "output": damping**0.5 / pi}
-        for side, factor in factors.items():
-            eigenvalues, vectors = torch.linalg.eigh(factor)
-            eigenvalues = eigenvalues.clamp_min(0) + shift[side]
-            dtype = known[f"{side}_factor"].dtype
-            known[f"{side}_inverse"] = ((vectors / eigenvalues) @ vectors.T).to(dtype)
-            known[f"{side}_root"] = ((vectors / eigenvalues**self.noise_power) @ vectors.T).to(dtype)
+
+def _factorise(known: dict[str, Any], damping: float) -> None:
+    """Triangular factors of Ā + π√γ I and G + (√γ/π) I, found in double precision."""
+    factors = {side: known[f"{side}_factor"].to(torch.float64, copy=True) for side in ("input", "output")}
+    mean = {side: float(factor.trace()) / len(factor) for side, factor in factors.items()}
+    pi = (mean["input"] / mean["output"]) ** 0.5 if min(mean.values()) > 0 else 1.0
+    shift = {"input": pi * damping**0.5, "output": damping**0.5 / pi}
+    for side, factor in factors.items():
+        factor.diagonal().add_(shift[side])
+        lower, failed = torch.linalg.cholesky_ex(factor)
+        if failed:  # averages in single precision are positive but for rounding, which a tiny shift does not outweigh
+            factor.diagonal().add_(1e-6 * len(factor) * mean[side])
+            lower = torch.linalg.cholesky(factor)
+        known[f"{side}_lower"] = lower.to(known[f"{side}_factor"].dtype).contiguous()
+
+
+def _whole(block: Tensor, known: dict[str, Any]) -> Tensor:
+    """G_γ⁻¹ X Ā_γ⁻¹."""
+    return _half(_other_half(block, known), known)
+
+
+def _half(block: Tensor, known: dict[str, Any]) -> Tensor:
+    """L_G⁻ᵀ X L_A⁻¹."""
+    return _solve(_solve(block.T, known["output_lower"]).T, known["input_lower"])
+
+
+def _other_half(block: Tensor, known: dict[str, Any]) -> Tensor:
+    """L_G⁻¹ X L_A⁻ᵀ."""
+    return _solve(_solve(block.T, known["output_lower"], transposed=True).T, known["input_lower"], transposed=True)
+
+
+def _solve(block: Tensor, lower: Tensor, *, transposed: bool = False) -> Tensor:
+    """X L⁻¹ or X L⁻ᵀ; from this side, and with rows side by side in memory, it takes half the time."""
+    factor = lower.T if transposed else lower
+    solution: Tensor = torch.linalg.solve_triangular(factor, block.contiguous(), upper=transposed, left=False)
+    return solution
 
 
 class _Source:

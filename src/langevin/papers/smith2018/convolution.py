@@ -16,8 +16,9 @@ from langevin.likelihoods import Categorical
 from langevin.models import StridedCNN
 from langevin.optimum import find_map
 from langevin.papers.harness import Cell, Claim, Experiment, Rows, Verdict, sample_or_resume
-from langevin.papers.smith2018.network import READINGS, ensemble_scores
+from langevin.papers.smith2018.network import DIVERGED, READINGS, ensemble_scores, lost
 from langevin.posterior import Posterior
+from langevin.preflight import Diverged
 from langevin.priors import Gaussian
 from langevin.samplers import SNGD, batch_size_for
 
@@ -61,27 +62,30 @@ def measure(settings: Settings, workplace: Path, *, lr: float, N: int, T: float,
     (x, y), (test_x, test_y) = _data(settings)
     steps = round(settings.updates_times_rate / lr)
     batch_size = batch_size_for(T, lr, N)
-    run = sample_or_resume(
-        workplace,
-        _posterior(settings, N, seed),
-        (x[:N], y[:N]),
-        partial(
-            SNGD,
-            lr=lr,
-            kind="mc",
-            damping=settings.damping,
-            batch_size=min(settings.fisher_batch, N),
-            interval=settings.fisher_interval,
-            average=0.95,
-        ),
-        steps=steps,
-        burn_in=steps - max(2, round(settings.averaged * steps)),
-        thin=1,
-        batch_size=batch_size,
-        freeze=False,
-        init=_start(settings, seed),
-        seed=seed,
-    )
+    try:
+        run = sample_or_resume(
+            workplace,
+            _posterior(settings, N, seed),
+            (x[:N], y[:N]),
+            partial(
+                SNGD,
+                lr=lr,
+                kind="mc",
+                damping=settings.damping,
+                batch_size=min(settings.fisher_batch, N),
+                interval=settings.fisher_interval,
+                average=0.95,
+            ),
+            steps=steps,
+            burn_in=steps - max(2, round(settings.averaged * steps)),
+            thin=1,
+            batch_size=batch_size,
+            freeze=False,
+            init=_start(settings, seed),
+            seed=seed,
+        )
+    except Diverged:
+        return {"batch_size": batch_size, "samples": 0, **DIVERGED}
     return {"batch_size": batch_size, "samples": len(run), **ensemble_scores(run, test_x, test_y, singles=10)}
 
 
@@ -160,7 +164,8 @@ def _rates_agree(rows: Rows) -> Verdict:
     cool = [spread for t, spread in spreads.items() if t <= 1]
     shown = ", ".join(f"{spread:.0%} (T = {t:g})" for t, spread in spreads.items())
     return Verdict(
-        f"largest loss over smallest, less one: {shown}. (Agreeing: within 25 % up to T = 1.)", max(cool) < 0.25
+        f"largest loss over smallest, less one: {shown}. (Agreeing: within 25 % up to T = 1.)" + lost(here),
+        max(cool) < 0.25,
     )
 
 
@@ -176,7 +181,7 @@ def _rises(fixed: str) -> Any:
             below, above = one.mean("nll", T=1.0).mean / base, one.mean("nll", T=hottest).mean / base
             parts.append(f"{name} = {value:g}: × {below:.2f} at T = 1, × {above:.2f} at T = {hottest:g}")
             good.append(below < 1.5 and above > 2 * below)
-        return Verdict(f"of the least loss up to T = 1: {'; '.join(parts)}.", all(good))
+        return Verdict(f"of the least loss up to T = 1: {'; '.join(parts)}." + lost(here), all(good))
 
     return judge
 
