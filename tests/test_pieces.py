@@ -41,10 +41,13 @@ def test_the_room_of_one_step_serves_the_next():
             torch.testing.assert_close(t, b + step)
 
 
-def test_batches_are_the_same_for_foreach():
+def scaled_sum(scale, theta, g):
+    theta.add_(g, alpha=scale)
+
+
+def test_each_piece_is_updated_once():
     changed, read = tensors(0), tensors(2)
-    expected = [t + g for t, g in zip(changed, read, strict=True)]
-    for theta, g in Pieces.batches([changed, read]):
-        torch._foreach_add_(theta, g)
+    expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
+    Pieces().each(scaled_sum, [changed], [read], 2.0)
     for ours, exact in zip(changed, expected, strict=True):
-        assert torch.equal(ours, exact)
+        torch.testing.assert_close(ours, exact)

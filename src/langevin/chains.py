@@ -77,6 +77,7 @@ class Chains(ABC):
         self.thermometer = Thermometer(self.params, posterior.num_data, self.stacked)
         if compiled:
             self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
+            self.sampler.compile()
 
     def backward(self) -> list[float]:
         """Gradients of the loss of this step into `params`; the loss of each chain."""

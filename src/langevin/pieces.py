@@ -2,13 +2,13 @@
 
 An update of a few dozen operations on small tensors costs their number, on large ones the memory that they go through.
 So small tensors are joined, and each operation is called once for all of them; large ones are cut, and what the update
-writes down on its way stays in the processor's cache.
+writes down on its way stays in the processor's cache. Compiled, an update writes nothing down on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,31 @@ class Pieces:
 
     def __init__(self) -> None:
         self._rooms: dict[tuple[int, int, int], _Room] = {}
+        self._compiled: dict[Callable[..., None], Callable[..., None]] | None = None
+
+    def compile(self) -> None:
+        """From now on make every update one pass over memory: nothing is cut, and `torch.compile` fuses operations."""
+        self._compiled = {} if self._compiled is None else self._compiled
+
+    def each(
+        self,
+        update: Callable[..., None],
+        changed: Sequence[list[Tensor]],
+        read: Sequence[list[Tensor]],
+        *settings: Any,
+    ) -> None:
+        """Call update(*settings, *piece) with every piece.
+
+        It is a function that captures nothing. If it is compiled, numbers among the settings reach it as tensors, so
+        that a new learning rate is no reason to compile again.
+        """
+        if self._compiled is not None:
+            if update not in self._compiled:
+                self._compiled[update] = torch.compile(update, dynamic=True)
+            update = self._compiled[update]
+            settings = tuple(torch.tensor(s, dtype=torch.float64) if isinstance(s, float) else s for s in settings)
+        for piece in self.of(changed, read):
+            update(*settings, *[part.detach() for part in piece])
 
     def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
         """The same stretch of each list, first of the changed ones, then of those to read, piece by piece.
@@ -42,7 +67,7 @@ class Pieces:
         count = 0
         for i, tensor in enumerate(changed[0]):
             if tensor.numel() >= SIZE:
-                yield from _cut([each[i] for each in (*changed, *read)])
+                yield from _cut([each[i] for each in (*changed, *read)], whole=self._compiled is not None)
                 continue
             if small and (count >= SIZE or not _alike(tensor, changed[0][small[0]])):
                 yield from self._joined(changed, read, small)
@@ -51,18 +76,6 @@ class Pieces:
             count += tensor.numel()
         if small:
             yield from self._joined(changed, read, small)
-
-    @staticmethod
-    def batches(lists: Sequence[list[Tensor]]) -> Iterator[list[list[Tensor]]]:
-        """The same for updates written with `torch._foreach_…`: small tensors as they are, large ones cut."""
-        lists = [_here(each) for each in lists]
-        small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
-        if small:
-            yield [[each[i] for i in small] for each in lists]
-        for i, tensor in enumerate(lists[0]):
-            if tensor.numel() >= SIZE:
-                for parts in _cut([each[i] for each in lists]):
-                    yield [[part] for part in parts]
 
     def _joined(
         self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]], which: list[int]
@@ -88,6 +101,22 @@ class Pieces:
         return self._rooms[key]
 
 
+def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> None:
+    """x ← x + scale · y, in one operation if the scale is a number."""
+    if isinstance(scale, Tensor):
+        x.add_(y * scale)
+    else:
+        x.add_(y, alpha=scale)
+
+
+def add_ratio(x: Tensor, y: Tensor, z: Tensor, scale: float | Tensor) -> None:
+    """x ← x + scale · y/z, the same way."""
+    if isinstance(scale, Tensor):
+        x.add_(y / z * scale)
+    else:
+        x.addcdiv_(y, z, value=scale)
+
+
 def _here(tensors: list[Tensor]) -> list[Tensor]:
     """What this process has of them."""
     return [sharding.local(t) for t in tensors] if sharding.any_sharded(tensors) else tensors
@@ -97,10 +126,12 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device
 
 
-def _cut(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Stretches of equally large tensors; those that do not lie in memory in one order stay whole."""
+def _cut(tensors: list[Tensor], whole: bool) -> Iterator[list[Tensor]]:
+    """Stretches of equally large tensors; those that do not lie in memory in one order stay as they are."""
     if not all(t.is_contiguous() for t in tensors):
         yield tensors
-        return
-    for parts in zip(*[torch.split(t.view(-1), SIZE) for t in tensors], strict=True):
-        yield list(parts)
+    elif whole:
+        yield [t.view(-1) for t in tensors]
+    else:
+        for parts in zip(*[torch.split(t.view(-1), SIZE) for t in tensors], strict=True):
+            yield list(parts)

@@ -68,6 +68,9 @@ class Preconditioner(ABC):
     def finish(self, step: int, frozen: bool) -> None:  # noqa: B027
         """A step is complete, `step` is the next one: what was seen of the mini-batch is not needed any more."""
 
+    def compile(self) -> None:  # noqa: B027
+        """Let `torch.compile` fuse what is done weight by weight, if anything is."""
+
     def freezable(self) -> bool:
         """Whether freezing leaves the target as it is, or makes it exact."""
         return True
@@ -117,6 +120,10 @@ class NoiseOnly(Preconditioner):
     def finish(self, step: int, frozen: bool) -> None:
         """Tell the other."""
         self.inner.finish(step, frozen)
+
+    def compile(self) -> None:
+        """The other's."""
+        self.inner.compile()
 
 
 PRECONDITION = {"both": lambda preconditioner: preconditioner, "noise": NoiseOnly}

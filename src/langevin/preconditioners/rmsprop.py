@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from langevin.pieces import Pieces
+from langevin.pieces import Pieces, add_ratio
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 
 
@@ -22,6 +22,7 @@ class RMSprop(Preconditioner):
 
     def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
         self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
+        self._pieces = Pieces()
         checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -29,9 +30,8 @@ class RMSprop(Preconditioner):
         for p in params:
             if "square" not in state[p]:
                 state[p]["square"] = torch.zeros_like(p)
-        for square, g in Pieces.batches([[state[p]["square"] for p in params], grads]):
-            torch._foreach_mul_(square, self.alpha)
-            torch._foreach_addcmul_(square, g, g, value=1 - self.alpha)
+        squares = [state[p]["square"] for p in params]
+        self._pieces.each(_average, [squares], [grads], self)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -54,11 +54,22 @@ class RMSprop(Preconditioner):
     ) -> None:
         """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
         squares = [state[p]["square"] for p in params]
-        lists = [params, squares, grads] if normals is None else [params, squares, grads, normals]
-        for theta, square, g, *eta in Pieces.batches(lists):
-            scale = torch._foreach_sqrt(square)
-            torch._foreach_add_(scale, self.eps)
-            torch._foreach_addcdiv_(theta, g, scale, value=-rate)
-            if eta:
-                torch._foreach_pow_(scale, self.noise_power)
-                torch._foreach_addcdiv_(theta, eta[0], scale, value=spread)
+        read = [squares, grads] if normals is None else [squares, grads, normals]
+        self._pieces.each(_step, [params], read, self, rate, spread)
+
+    def compile(self) -> None:
+        """One pass over memory for V, and one for θ."""
+        self._pieces.compile()
+
+
+def _average(a: RMSprop, square: Tensor, g: Tensor) -> None:
+    square.mul_(a.alpha).addcmul_(g, g, value=1 - a.alpha)
+
+
+def _step(
+    a: RMSprop, rate: float, spread: float, theta: Tensor, square: Tensor, g: Tensor, eta: Tensor | None = None
+) -> None:
+    scale = square.sqrt().add_(a.eps)
+    add_ratio(theta, g, scale, -rate)
+    if eta is not None:
+        add_ratio(theta, eta, scale.pow_(a.noise_power), spread)

@@ -77,6 +77,7 @@ class ATMC(Thermostat):
             chain=chain,
         )
 
-    def injected(self, damping: float, xi: Tensor) -> Tensor:
+    @staticmethod
+    def injected(damping: float, xi: Tensor) -> Tensor:
         """α = max(D − ξ, 0)."""
         return (damping - xi).clamp_min(0)

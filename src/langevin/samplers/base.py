@@ -200,6 +200,13 @@ class Sampler(Optimizer):
         made: Pieces = self.__dict__.setdefault("_pieces", Pieces())
         return made
 
+    def compile(self) -> None:
+        """Let `torch.compile` make one pass over memory of updates that take several (thermostats, pSGLD).
+
+        That takes a C++ compiler and some seconds at the first step; `sample(compile=True)` calls it.
+        """
+        self.pieces.compile()
+
     def zeros_at_first(self, name: str, params: list[Tensor]) -> list[Tensor]:
         """The state of that name of each parameter; zeros before the first step."""
         for p in params:

@@ -62,6 +62,10 @@ class Preconditioned(Sampler):
                 )
             group["frozen"] = True
 
+    def compile(self) -> None:
+        """The preconditioner's passes over memory, where it has any."""
+        self.preconditioner.compile()
+
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ."""
         lr, temperature, num_data = group["lr"], group.get("temperature", 0.0), group["num_data"]

@@ -77,6 +77,7 @@ class SGNHT(Thermostat):
             chain=chain,
         )
 
-    def injected(self, damping: float, xi: Tensor) -> Tensor:
+    @staticmethod
+    def injected(damping: float, xi: Tensor) -> Tensor:
         """α = D."""
         return torch.full_like(xi, damping)

@@ -25,13 +25,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.pieces import add_scaled
 from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
 class Step(NamedTuple):
     """What the momentum of some weights meets in one step."""
 
-    h: float
+    h: float  # or a tensor, if compiled
     g: Tensor
     force: float  # ℓ N
     alpha: Tensor  # injected noise
@@ -57,12 +58,12 @@ def fused(u: Tensor, step: Step) -> None:
 
 def symmetric(u: Tensor, step: Step) -> None:
     """Half a kick, half the friction, all of the noise, half the friction, half a kick."""
-    u.add_(step.g, alpha=-step.force * step.h / 2)
+    add_scaled(u, step.g, -step.force * step.h / 2)
     _friction(u, step)
     if step.eta is not None:
-        u.addcmul_(step.alpha.sqrt(), step.eta, value=math.sqrt(2 * step.h * step.temperature))
+        add_scaled(u, step.alpha.sqrt().mul_(step.eta), (2 * step.h * step.temperature) ** 0.5)
     _friction(u, step)
-    u.add_(step.g, alpha=-step.force * step.h / 2)
+    add_scaled(u, step.g, -step.force * step.h / 2)
 
 
 def _friction(u: Tensor, step: Step) -> None:
@@ -70,6 +71,31 @@ def _friction(u: Tensor, step: Step) -> None:
     x = step.beta * (-step.h / 2)
     middle = u * torch.exp(x / 2 * step.slowness(u))
     u.mul_(torch.exp(x.mul_(step.slowness(middle))))
+
+
+class Move(NamedTuple):
+    """What does not change from step to step."""
+
+    integrate: Callable[[Tensor, Step], None]
+    injected: Callable[[float, Tensor], Tensor]
+    damping: float
+    force: float
+    temperature: float
+    unit: float
+    max_speed: float | None
+
+
+def _move(
+    how: Move, h: float, rate: float, theta: Tensor, u: Tensor, xi: Tensor, g: Tensor, eta: Tensor | None = None
+) -> None:
+    """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + rate (u²/s² − T/s³)."""
+    slowness = _slowness(how.unit, how.max_speed)
+    alpha = how.injected(how.damping, xi)
+    how.integrate(u, Step(h, g, how.force, alpha, alpha + xi, how.temperature, eta, slowness))
+    r = slowness(u)
+    v = u * r
+    add_scaled(theta, v, h * how.unit)
+    add_scaled(xi, v.square_().sub_(how.temperature * r * r * r), rate)
 
 
 INTEGRATORS = {"fused": fused, "symmetric": symmetric}
@@ -146,24 +172,19 @@ class Thermostat(Sampler):
             )
         self._integrate = INTEGRATORS[names.pop()]
 
+    @staticmethod
     @abstractmethod
-    def injected(self, damping: float, xi: Tensor) -> Tensor:
+    def injected(damping: float, xi: Tensor) -> Tensor:
         """α(ξ), with D = `damping`."""
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + h κ (u²/s² − T/s³)."""
         unit, temperature = group["reference_lr"], group["temperature"]
         h, damping, force = group["lr"] / unit, -math.log(group["friction"]), unit * group["num_data"]
-        slowness = _slowness(unit, group["max_speed"])
         changed = [params, self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)]
-
-        for theta, u, xi, g, *eta in self.pieces.of(changed, [grads, normals()] if temperature > 0 else [grads]):
-            alpha = self.injected(damping, xi)
-            self._integrate(u, Step(h, g, force, alpha, alpha + xi, temperature, eta[0] if eta else None, slowness))
-            r = slowness(u)
-            v = u * r
-            theta.add_(v, alpha=h * unit)
-            xi.add_(v.square_().sub_(temperature * r * r * r), alpha=h * group["thermostat_rate"])
+        how = Move(self._integrate, self.injected, damping, force, temperature, unit, group["max_speed"])
+        read = [grads, normals()] if temperature > 0 else [grads]
+        self.pieces.each(_move, changed, read, how, h, h * group["thermostat_rate"])
 
     def observables(self) -> dict[str, list[Tensor]]:
         """u²/s and ξ. With s = 1, ξ comes to rest only where the mean of u² is T: that reading is T by construction."""
