@@ -132,6 +132,35 @@ class BNP(Preconditioner):
                 products[id(layer.bias)] = given[id(layer.bias)] / q - _row_products(w, mean)
         return [products[id(p)] for p in params]
 
+    def move(
+        self,
+        state: State,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        normals: list[Tensor] | None,
+        rate: float,
+        spread: float,
+    ) -> None:
+        """θ ← θ + P (−rate Pᵀg + spread η), worked out where η is, so that no memory is asked for."""
+        if normals is None:
+            super().move(state, group, params, grads, normals, rate, spread)
+            return
+        given = {id(p): (g, eta) for p, g, eta in zip(params, grads, normals, strict=True)}
+        for key, (g, eta) in given.items():
+            if key not in self._covered:
+                eta.mul_(spread * self.uncovered**0.5).add_(g, alpha=-rate * self.uncovered)
+        for layer in self._in(params):
+            mean, variance, q = self._moments(state, layer)
+            g, w = given[id(layer.weight)]
+            drift = -rate / (q**2 * variance)
+            w.mul_(spread / (q * variance.sqrt())).addcmul_(g, drift)
+            if layer.bias is not None:
+                g, b = given[id(layer.bias)]
+                w.addcmul_(g.reshape(-1, *[1] * (w.dim() - 1)), drift * mean, value=-1)
+                b.mul_(spread / q).add_(g, alpha=-rate / q**2).sub_(_row_products(w, mean))
+        torch._foreach_add_(params, normals)
+
     def _moments(self, state: State, layer: Layer) -> tuple[Tensor, Tensor, float]:
         """μ and σ̃² in a shape that fits the weight, and q."""
         known = state[layer.weight]
