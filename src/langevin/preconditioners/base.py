@@ -56,7 +56,7 @@ class Preconditioner(ABC):
         rate: float,
         spread: float,
     ) -> None:
-        """θ ← θ − rate A g + spread A^{1/2} η, without the noise if there are no normals; their memory may be used up."""
+        """θ ← θ − rate A g + spread A^{1/2} η, without the noise if there are no normals; their memory may go."""
         torch._foreach_add_(params, self.drift(state, group, params, grads), alpha=-rate)
         if normals is not None:
             torch._foreach_add_(params, self.noise(state, group, params, normals), alpha=spread)
