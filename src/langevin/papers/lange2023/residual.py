@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
         "quick": Settings(
             data="noise", num_data=64, test_size=16, depth=8, width=2, batch_size=8, steps=4, every=2, rates=1, seeds=1
         ),
-        "full": Settings(num_data=5000, test_size=1000, depth=8, width=8, batch_size=64, steps=800, every=40, seeds=3),
+        "full": Settings(num_data=5000, test_size=1000, depth=8, width=8, batch_size=32, steps=400, every=20),
         "paper": Settings(),
     },
     cells=cells,
