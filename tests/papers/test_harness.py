@@ -48,7 +48,7 @@ def paper(**settings):
         cells,
         measure,
         draw,
-        [Claim("y rises by 2 per x.", judge)],
+        [Claim("y rises by 2 per x.", judge, "The slope was another.")],
     )
     return {"made-up": Paper("A made-up paper", "@misc{}", {"line": experiment})}
 
@@ -114,6 +114,14 @@ def test_the_page_says_what_was_measured_and_what_was_changed(tmp_path):
     write_overview(made_up, tmp_path)
     assert "| [made-up](made-up/README.md) | y rises by 2 per x. |" in (tmp_path / "README.md").read_text()
     assert verdicts(made_up["made-up"], results)[0][2].reproduced is True
+
+
+def test_a_claim_that_does_not_reproduce_comes_with_our_guess_at_the_reason(tmp_path):
+    measured[:] = [(2, 1)]
+    for slope, reason in ((2.0, ""), (5.0, "The slope was another.")):
+        made_up = paper(slope=slope)
+        results = run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
+        assert verdicts(made_up["made-up"], results)[0][2].why == reason
 
 
 def test_rows():

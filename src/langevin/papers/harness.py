@@ -50,6 +50,7 @@ class Claim:
 
     says: str
     judge: Callable[[Rows], Verdict]
+    otherwise: str = ""  # what we think is the reason, should it not reproduce
 
 
 @dataclass(frozen=True)

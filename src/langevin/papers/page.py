@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from langevin.papers.harness import Experiment, Paper, Rows, Verdict
+from langevin.papers.harness import Claim, Experiment, Paper, Rows, Verdict
 
 _WORDS = {True: "yes", False: "**no**", None: "can't tell"}
 
@@ -48,11 +48,18 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
 def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
     """Every claim of the experiments that were run, with its verdict."""
     return [
-        (name, claim.says, claim.judge(Rows(results["experiments"][name]["rows"])))
+        (name, claim.says, _explained(claim, claim.judge(Rows(results["experiments"][name]["rows"]))))
         for name, experiment in paper.experiments.items()
         if name in results["experiments"]
         for claim in experiment.claims
     ]
+
+
+def _explained(claim: Claim, verdict: Verdict) -> Verdict:
+    """With our guess at the reason, if it does not reproduce."""
+    if verdict.reproduced is not False:
+        return verdict
+    return verdict._replace(why=" ".join(part for part in (verdict.why, claim.otherwise) if part))
 
 
 def write_overview(papers: Mapping[str, Paper], experiments: Path) -> None:
