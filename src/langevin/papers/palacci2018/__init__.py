@@ -17,7 +17,7 @@ PAPER = Paper(
         "best validation accuracy is run again with the other seeds; SGD predicts with its last iterate, all others "
         "with samples of the second half of their run. Two things were set after a first look at a few runs: the "
         "limit below which traces count as not stationary (a tenth of the way from random walks to independent "
-        "draws), and fifty epochs for small-MNIST, since the reduced network does not fit in the 98 steps of ten."
+        "draws), and thirty epochs for small-MNIST, since the reduced network does not fit in the 98 steps of ten."
     ),
     experiments={"mnist": mnist.EXPERIMENT, "small": small.EXPERIMENT},
 )
