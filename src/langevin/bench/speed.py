@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ from langevin.samplers import NLD, SGLD
 Say = Callable[[str], None]
 Row = dict[str, Any]
 _QUICK = ("SGLD", "pSGLD", "ATMC")
+_FUSED = ("pSGLD", "SGNHT", "ATMC")  # whose updates torch.compile makes one pass of
 
 
 def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2), say: Say = print) -> dict[str, Any]:
@@ -61,8 +63,11 @@ def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2)
         if not quick:
             torch.set_num_threads(1)
             results["parts"] = _parts(say)
-            results["kfac"] = [_kfac(workload, say) for workload in (TINY, WIDE, CNN_64)]
-            results["chains"] = _chains(say)
+            results["kfac"] = [
+                _kfac(workload, count, say) for workload in (TINY, WIDE, CNN, RESNET) for count in threads
+            ]
+            results["chains"] = [_chains(chains, count, say) for count in threads for chains in (1, 8, 32, 128)]
+            torch.set_num_threads(1)
             results["prediction"] = _prediction(say)
             results["fisher"] = _fisher(say)
             results["cost"] = _cost(say)
@@ -95,6 +100,10 @@ def _steps(workload: Workload, names: list[str], threads: int, seconds: float, q
     for name in names:
         for kind in kinds:
             contenders[f"{name} {kind}"] = sampler_step(workload, METHODS[name], noise=kind)
+            if workload is WIDE and name in _FUSED and shutil.which("g++"):
+                contenders[f"{name}, compiled {kind}"] = sampler_step(
+                    workload, METHODS[name], compiled=True, noise=kind
+                )
     if not quick:
         contenders |= {f"{name} gaussian": step for name, step in peers.torch_steps(workload).items()}
     per_round = {TINY.key: 20, WIDE.key: 2}.get(workload.key, 1)
@@ -132,23 +141,31 @@ def _parts(say: Say) -> list[Row]:
         "random signs": partial(noise.rademacher, count, seed=0, chain=0, step=0),
     }
     contenders["gradient of the likelihood"]()
-    for name in ("SGLD", "pSGLD", "SGNHT", "ATMC"):
-        sampler = METHODS[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
-        contenders[f"update of {name}, random signs included"] = sampler.step
+    for name in ("SGLD", *_FUSED):
+        for compiled in (False, True) if name in _FUSED and shutil.which("g++") else (False,):
+            sampler = METHODS[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
+            if compiled:
+                sampler.compile()
+            contenders[f"update of {name}{', compiled' * compiled}, random signs included"] = sampler.step
     measured = compare(contenders, "SGD", seconds=10.0, steps_per_round=2)
     rows = [{"part": name, "share": _short(row.processor)} for name, row in measured.items()]
     say(f"parts of a step of {WIDE.label}: {rows}")
     return rows
 
 
-def _kfac(workload: Workload, say: Say) -> Row:
+def _kfac(workload: Workload, threads: int, say: Say) -> Row:
     """K-FAC at its default intervals: an ordinary step, one with new factors, one with new inverses, and their mean."""
+    torch.set_num_threads(threads)
     baseline = median_time(plain_sgd(workload), seconds=1.0)
     ordinary = median_time(
-        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=10**6, inverse_interval=10**6)), seconds=3.0
+        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=10**6, inverse_interval=10**6)),
+        seconds=3.0,
+        least=3,
     )
     factors = median_time(
-        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=1, inverse_interval=10**6)), seconds=3.0
+        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=1, inverse_interval=10**6)),
+        seconds=3.0,
+        least=3,
     )
     inverses = median_time(
         sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=1, inverse_interval=1)), seconds=3.0, least=2
@@ -156,69 +173,65 @@ def _kfac(workload: Workload, say: Say) -> Row:
     mean = ordinary + (factors - ordinary) / 10 + (inverses - factors) / 100
     row = {
         "model": workload.key,
+        "threads": threads,
         "ordinary": _short(ordinary / baseline),
         "with_factors": _short(factors / baseline),
         "with_inverses": _short(inverses / baseline),
         "mean": _short(mean / baseline),
     }
-    say(f"{workload.label}: KSGLD {row['mean']} × SGD over its intervals")
+    say(f"{workload.label}, {threads} thread{'s' * (threads > 1)}: KSGLD {row['mean']} × SGD over its intervals")
     return row
 
 
-def _chains(say: Say) -> list[Row]:
+def _chains(count: int, threads: int, say: Say) -> Row:
     """Microseconds per chain and step of the tiny MLP: one after another, vectorised, compiled; and blackjax."""
+    torch.set_num_threads(threads)  # blackjax takes what it finds
     data, posterior = TINY.batch(4096), TINY.posterior(4096)
     batches = as_batches(data, TINY.batch_size, 0, torch.device("cpu"))
     start = {name: p.detach() for name, p in posterior.sampled_parameters().items()}
-    rows = []
-    for count in (1, 8, 32, 128):
-        row: Row = {"chains": count}
-        for label, kind, compiled in (
-            ("sequential", OneChain, False),
-            ("vectorised", StackedChains, False),
-            ("compiled", StackedChains, True),
-        ):
-            numbers = range(1 if kind is OneChain else count)
-            group = kind(
-                posterior,
-                numbers,
-                [start] * len(numbers),
-                batches,
-                partial(SGLD, lr=1e-6),
-                None,
-                seed=0,
-                compiled=compiled,
-            )
-            before = time.perf_counter()
-            group.backward()
-            if compiled:
-                row["compile_seconds"] = _short(time.perf_counter() - before)
+    row: Row = {"chains": count, "threads": threads}
+    steps: dict[str, Callable[[], Any]] = {}
+    for label, kind, compiled in (
+        ("sequential", OneChain, False),
+        ("vectorised", StackedChains, False),
+        ("compiled", StackedChains, True),
+    ):
+        numbers = range(1 if kind is OneChain else count)
+        make = partial(SGLD, lr=1e-6)
+        group = kind(posterior, numbers, [start] * len(numbers), batches, make, None, seed=0, compiled=compiled)
+        before = time.perf_counter()
+        group.backward()
+        if compiled:
+            row["compile_seconds"] = _short(time.perf_counter() - before)
 
-            def step(group: Any = group) -> None:
+        def step(group: Any = group, again: int = count if kind is OneChain else 1) -> None:
+            for _ in range(again):
                 group.backward()
                 group.advance()
 
-            row[label] = _short(median_time(step, seconds=2.0) / len(numbers) * 1e6)
-        if blackjax := peers.blackjax_chain_steps(TINY, count):
-            row["blackjax"] = _short(median_time(blackjax, seconds=2.0) / count * 1e6)
-        rows.append(row)
-        say(f"{count} chains of {TINY.label}, µs per chain and step: {row}")
-    return rows
+        steps[label] = step
+    if blackjax := peers.blackjax_chain_steps(TINY, count):
+        steps["blackjax"] = blackjax
+    measured = compare(steps, "vectorised", seconds=4.0, steps_per_round=2)
+    row |= {name: _short(found.seconds / count * 1e6) for name, found in measured.items()}
+    row["vectorised"] = _short(next(iter(measured.values())).baseline / count * 1e6)
+    say(f"{count} chains of {TINY.label}, µs per chain and step: {row}")
+    return row
 
 
 def _prediction(say: Say) -> list[Row]:
     """Run.predict with stored samples against as many bare forward passes."""
     rows = []
-    for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 20, (64, 256))):
+    for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 100, (64,))):
         x, y = workload.batch(1024)
         run = sample(
             workload.posterior(1024),
             (x, y),
             partial(SGLD, lr=1e-6),
             batch_size=16,
-            steps=2 * samples,
+            steps=samples,
             burn_in=0,
-            thin=2,
+            thin=1,
             progress=False,
         )
         model = workload.model()

@@ -103,13 +103,17 @@ def plain_sgd(workload: Workload) -> Callable[[], None]:
     return step
 
 
-def sampler_step(workload: Workload, make: MakeSampler, **options: Any) -> Callable[[], None]:
+def sampler_step(
+    workload: Workload, make: MakeSampler, *, compiled: bool = False, **options: Any
+) -> Callable[[], None]:
     """A step of a sampler in a loop of one's own."""
     posterior, (x, y) = workload.posterior(), workload.batch()
     sampler = make(posterior.parameters(), num_data=workload.num_data, seed=0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampler.bind(posterior, (x, y))
+    if compiled:
+        sampler.compile()
 
     def step() -> None:
         sampler.zero_grad()
