@@ -109,7 +109,7 @@ def _kfac(rows: list[dict[str, Any]]) -> str:
 def _chains(rows: list[dict[str, Any]]) -> str:
     text = (
         f"## Chains of the {WORKLOADS['tiny'].label}: microseconds per chain and step\n\n"
-        "| threads | chains | one after another | vectorised | compiled too | blackjax, jitted, vmapped | compiling, s |\n"
+        "| threads | chains | one after another | vectorised | compiled too | blackjax, jitted | compiling, s |\n"
         "|---|---|---|---|---|---|---|\n"
     )
     for row in rows:
