@@ -96,7 +96,8 @@ def sample(
         freeze: whether adaptive preconditioners stop adapting at the end of burn-in, so that the target is exact.
         autocast: compute the loss in this precision (`torch.bfloat16`).
         accumulate: compute each batch in so many pieces, to save memory.
-        compile: compile the loss with `torch.compile` (it takes a C++ compiler and up to a minute, which is said).
+        compile: compile the loss, and the update of samplers that gain by it, with `torch.compile` (it takes a C++
+            compiler and up to a minute, which is said).
         callbacks: functions that get a `Moment` after every step.
         progress: show a progress bar.
         checkpoint_steps: write a checkpoint every so many steps.

@@ -103,9 +103,6 @@ def _advance(
     try:
         while group.step < plan.steps:
             losses = group.backward()
-            if begin is not None:
-                tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
-                begin = None
             heats = _note(store, group, notes, plan, losses)
             lr = group.lr()
             whole = False
@@ -120,6 +117,9 @@ def _advance(
             if plan.keeps(group.step):
                 _keep(store, group, notes, lr)
             whole = True
+            if begin is not None:
+                tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
+                begin = None
             if cadence.due(group.step):
                 _save(store, group, notes)
             for callback in callbacks:

@@ -126,9 +126,7 @@ def _regret(rows: Rows) -> Verdict:
     ]
     verdict = True if all(answers) else (False if any(a is False for a in answers) else None)
     why = "(Below SGLD and pSGLD: by two standard errors.)"
-    return Verdict(
-        f"regret of {rows[0]['played']:,} rounds, each at its best rate: {shown}.", verdict, why
-    )
+    return Verdict(f"regret of {rows[0]['played']:,} rounds, each at its best rate: {shown}.", verdict, why)
 
 
 EXPERIMENT = Experiment(
