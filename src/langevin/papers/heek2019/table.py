@@ -35,6 +35,7 @@ SGNHT = Claim(
             for score in ("accuracy", "nll")
         )
     ),
+    "They differ in the injected noise alone, D − ξ against D; where ξ stays small beside D they are one method.",
 )
 CALIBRATED = Claim(
     "ATMC's predictive is better calibrated than SGD, with and without BatchNorm (error over 8 bins) …",
