@@ -83,7 +83,7 @@ PAPER = Paper(
             measure=measure_lenet,
             draw=draw,
             claims=CLAIMS,
-            figure_size=(12, 6.5),
+            figure_size=(15, 6.5),
         ),
         "vgg": Experiment(
             title="Bayesian VGG on CIFAR-10",
@@ -108,7 +108,7 @@ PAPER = Paper(
             measure=measure_vgg,
             draw=draw,
             claims=CLAIMS,
-            figure_size=(12, 6.5),
+            figure_size=(15, 6.5),
         ),
     },
 )

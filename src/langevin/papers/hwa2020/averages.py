@@ -186,24 +186,34 @@ def load(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tenso
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """Scores of every method; sensitivity of HWA; the landscape."""
-    axes = figure.subplots(2, 3)
-    main = rows[0]["cycle"]
+    """Above: scores of every method, and its training; below: the two losses, sensitivity of HWA, the landscape."""
+    axes = figure.subplots(2, 4)
+    main = rows.where(cycle=rows[0]["cycle"], rate="cyclical")
     for panel, (name, label) in zip(
-        axes[0], (("accuracy", "accuracy"), ("nll", "NLL"), ("calibration_error", "calibration error")), strict=True
+        axes[0], (("accuracy", "accuracy"), ("nll", "NLL"), ("calibration_error", "calibration error")), strict=False
     ):
-        points = [rows.mean(name, method=m, cycle=main, rate="cyclical") for m in METHODS]
+        points = [main.mean(name, method=m) for m in METHODS]
         panel.errorbar(range(len(points)), [p.mean for p in points], [p.error for p in points], fmt="o")
         panel.set_xticks(range(len(points)), [m.replace(" ", "\n") for m in METHODS], fontsize=7)
         panel.set_title(f"test {label}")
+    for number, method in enumerate(METHODS):
+        row = main.where(method=method)[0]
+        share = [(i + 1) / len(row["curve"]) for i in range(len(row["curve"]))]
+        axes[0][3].plot(share, row["curve"], linewidth=1, label=method)
+        fit, test = (main.mean(name, method=method) for name in ("train_nll", "nll"))
+        axes[1][0].errorbar(fit.mean, test.mean, test.error, fit.error, fmt="o", color=f"C{number}", label=method)
+    axes[0][3].set(title="loss of the running weights", xlabel="share of the steps")
+    axes[1][0].set(title="test NLL against training NLL")
+    for panel in (axes[0][3], axes[1][0]):
+        panel.legend(fontsize=6)
     here = rows.where(method="HWA total")
     labels = [f"c = {c}" if r == "cyclical" else f"c = {c},\nconstant" for c, r in _plans(here)]
     found = [here.mean("nll", cycle=c, rate=r) for c, r in _plans(here)]
-    axes[1][0].errorbar(range(len(found)), [f.mean for f in found], [f.error for f in found], fmt="o")
-    axes[1][0].set_xticks(range(len(found)), labels, fontsize=7)
-    axes[1][0].set_title("test NLL of HWA (total)")
+    axes[1][1].errorbar(range(len(found)), [f.mean for f in found], [f.error for f in found], fmt="o")
+    axes[1][1].set_xticks(range(len(found)), labels, fontsize=7)
+    axes[1][1].set_title("test NLL of HWA (total)")
     plane = next((row["landscape"] for row in rows if "landscape" in row), None)
-    for panel, which in zip(axes[1][1:], ("train", "test"), strict=True):
+    for panel, which in zip(axes[1][2:], ("train", "test"), strict=True):
         if plane is not None:
             shown: dict[str, Any] = {name: torch.tensor(v) if isinstance(v, list) else v for name, v in plane.items()}
             draw_landscape(panel, Landscape(**shown), which)
