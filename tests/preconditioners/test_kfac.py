@@ -13,6 +13,7 @@ from torch import nn
 
 import langevin as lv
 from langevin import noise
+from langevin.preconditioners.kfac import _factorise
 from tests.preconditioners.common import data, matrix, network, run_and_resume, step
 
 FACTORS = ("input_factor", "output_factor")
@@ -339,3 +340,16 @@ def test_products_are_those_of_curvlinops():
         a, g = (sampler.state[layer.weight][name] for name in FACTORS)
         expected = torch.tensor(product, dtype=torch.float64)
         torch.testing.assert_close(torch.kron(g, a), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_averages_that_rounding_made_indefinite_still_have_factors():
+    rows = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    factor = rows @ rows.T
+    factor -= 1e-5 * factor.trace() / 50 * torch.eye(50)
+    known = {"input_factor": factor, "output_factor": torch.eye(2)}
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.cholesky(factor.double())
+    _factorise(known, 1e-30)
+    lower = known["input_lower"]
+    torch.testing.assert_close(lower @ lower.T, factor, rtol=1e-3, atol=1e-3)
+    assert lower.dtype == torch.float32
