@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
         Claim(
             "BNP-SGLD has less regret than its baselines in the contextual bandit.",
             _regret,
-            "Its inputs are 0 and 1, many of them rarely 1: dividing by the spread of such an input makes its weight move "
+            "Its inputs are 0 and 1, many of them rarely 1: dividing by such an input's spread makes its weight move "
             "most where there is least to learn from, and bounds the rate for all.",
         )
     ],
