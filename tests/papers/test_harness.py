@@ -124,6 +124,17 @@ def test_a_claim_that_does_not_reproduce_comes_with_our_guess_at_the_reason(tmp_
         assert verdicts(made_up["made-up"], results)[0][2].why == reason
 
 
+def test_an_experiment_that_is_not_finished_has_no_verdicts(tmp_path):
+    measured[:] = [(2, 1)]
+    made_up = paper()
+    results = run_experiments(made_up, "made-up", None, scale="full", out=tmp_path / "made-up", progress=False)
+    results["experiments"]["line"]["rows"].pop()
+    assert verdicts(made_up["made-up"], results) == []
+    (tmp_path / "made-up" / "results.json").write_text(json.dumps(results))
+    write_overview(made_up, tmp_path)
+    assert "y rises" not in (tmp_path / "README.md").read_text()
+
+
 def test_rows():
     rows = Rows([{"a": 1, "seed": 0, "v": 1.0}, {"a": 1, "seed": 1, "v": 3.0}, {"a": 2, "seed": 1, "v": 7.0}])
     assert rows.mean("v", a=1) == Estimate(2.0, math.sqrt(2) / math.sqrt(2))

@@ -73,6 +73,11 @@ class Experiment:
         """All cells that are known to be needed, given these rows."""
         return self.cells(settings) + (self.further(settings, rows) if self.further and rows else [])
 
+    def missing(self, settings: Any, rows: Rows) -> list[Cell]:
+        """Those of them that no row is of."""
+        have = [cell_of(row) for row in rows]
+        return [cell for cell in self.wanted(settings, rows) if cell not in have]
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -148,9 +153,7 @@ def run_experiments(
         return [
             (name, cell)
             for name, experiment in chosen.items()
-            for have in [[_cell(row) for row in known[name]["rows"]]]
-            for cell in experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
-            if cell not in have
+            for cell in experiment.missing(experiment.settings[scale], Rows(known[name]["rows"]))
         ]
 
     interval = 0.2 if sys.stderr.isatty() else 30.0  # a log file wants few lines
@@ -164,7 +167,7 @@ def run_experiments(
                 bar.update()
     for name, experiment in chosen.items():  # in the order of the cells, however they came in
         order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
-        known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, _cell(row)))
+        known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, cell_of(row)))
     disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
@@ -233,7 +236,8 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _cell(row: Cell) -> Cell:
+def cell_of(row: Cell) -> Cell:
+    """The settings of a row."""
     return {key: row[key] for key in row["cell"]}
 
 

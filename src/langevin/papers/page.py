@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,7 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
             ],
         ),
     ]
-    for name, experiment in paper.experiments.items():
-        if name not in results["experiments"]:
-            continue
-        rows = Rows(results["experiments"][name]["rows"])
+    for name, experiment, rows in _finished(paper, results):
         figure = Figure(figsize=experiment.figure_size, layout="constrained")
         experiment.draw(figure, rows)
         figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
@@ -46,13 +43,20 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
 
 
 def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
-    """Every claim of the experiments that were run, with its verdict."""
+    """Every claim of the experiments that were run to their end, with its verdict."""
     return [
-        (name, claim.says, _explained(claim, claim.judge(Rows(results["experiments"][name]["rows"]))))
-        for name, experiment in paper.experiments.items()
-        if name in results["experiments"]
+        (name, claim.says, _explained(claim, claim.judge(rows)))
+        for name, experiment, rows in _finished(paper, results)
         for claim in experiment.claims
     ]
+
+
+def _finished(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Experiment, Rows]]:
+    """The experiments of which nothing is left to be measured."""
+    for name, experiment in paper.experiments.items():
+        rows = Rows(results["experiments"].get(name, {}).get("rows", []))
+        if rows and not experiment.missing(experiment.settings[results["scale"]], rows):
+            yield name, experiment, rows
 
 
 def _explained(claim: Claim, verdict: Verdict) -> Verdict:
