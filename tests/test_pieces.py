@@ -51,3 +51,15 @@ def test_each_piece_is_updated_once():
     Pieces().each(scaled_sum, [changed], [read], 2.0)
     for ours, exact in zip(changed, expected, strict=True):
         torch.testing.assert_close(ours, exact)
+
+
+def scaled_sums(scale, theta, g):
+    torch._foreach_add_(theta, g, alpha=scale)
+
+
+def test_each_list_is_the_same_for_foreach():
+    changed, read = tensors(0), tensors(2)
+    expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
+    Pieces().each_list(scaled_sums, [changed], [read], 2.0)
+    for ours, exact in zip(changed, expected, strict=True):
+        torch.testing.assert_close(ours, exact)

@@ -340,12 +340,15 @@ def speed(
     quick: Annotated[
         bool, typer.Option("--quick", help="Within a minute: few samplers, two networks, no peers.")
     ] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Measure one section anew: steps, parts, kfac, chains, prediction, …")
+    ] = None,
 ) -> None:
     """Every sampler against plain SGD, step by step in turn, and against peers where they are installed."""
     if context.invoked_subcommand is None:
         from langevin.bench.speed import run_speed
 
-        run_speed(out, quick=quick, say=typer.echo)
+        run_speed(out, quick=quick, only=only, say=typer.echo)
 
 
 @bench.command()

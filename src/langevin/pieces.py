@@ -50,12 +50,38 @@ class Pieces:
         that a new learning rate is no reason to compile again.
         """
         if self._compiled is not None:
-            if update not in self._compiled:
-                self._compiled[update] = torch.compile(update, dynamic=True)
-            update = self._compiled[update]
-            settings = tuple(torch.tensor(s, dtype=torch.float64) if isinstance(s, float) else s for s in settings)
+            update, settings = self._fused(update, settings)
         for piece in self.of(changed, read):
             update(*settings, *[part.detach() for part in piece])
+
+    def each_list(
+        self,
+        update: Callable[..., None],
+        changed: Sequence[list[Tensor]],
+        read: Sequence[list[Tensor]],
+        *settings: Any,
+    ) -> None:
+        """The same for updates of few operations, written with `torch._foreach_…`: small tensors are not joined."""
+        if self._compiled is not None:
+            update, settings = self._fused(update, settings)
+            for piece in self.of(changed, read):
+                update(*settings, *[[part.detach()] for part in piece])
+            return
+        lists = [_here(each) for each in (*changed, *read)]
+        small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
+        if small:
+            update(*settings, *[[each[i] for i in small] for each in lists])
+        for i, tensor in enumerate(lists[0]):
+            if tensor.numel() >= SIZE:
+                for parts in _cut([each[i] for each in lists], whole=False):
+                    update(*settings, *[[part] for part in parts])
+
+    def _fused(self, update: Callable[..., None], settings: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
+        assert self._compiled is not None
+        if update not in self._compiled:
+            self._compiled[update] = torch.compile(update, dynamic=True)
+        tensors = (torch.tensor(s, dtype=torch.float64) if isinstance(s, float) else s for s in settings)
+        return self._compiled[update], tuple(tensors)
 
     def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
         """The same stretch of each list, first of the changed ones, then of those to read, piece by piece.
@@ -109,12 +135,12 @@ def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> None:
         x.add_(y, alpha=scale)
 
 
-def add_ratio(x: Tensor, y: Tensor, z: Tensor, scale: float | Tensor) -> None:
-    """x ← x + scale · y/z, the same way."""
+def add_ratios(x: list[Tensor], y: list[Tensor], z: list[Tensor] | tuple[Tensor, ...], scale: float | Tensor) -> None:
+    """x ← x + scale · y/z of lists, the same way."""
     if isinstance(scale, Tensor):
-        x.add_(y / z * scale)
+        torch._foreach_add_(x, [a / b * scale for a, b in zip(y, z, strict=True)])
     else:
-        x.addcdiv_(y, z, value=scale)
+        torch._foreach_addcdiv_(x, y, z, value=scale)
 
 
 def _here(tensors: list[Tensor]) -> list[Tensor]:

@@ -67,6 +67,7 @@ class Run(Diagnosed, Sequence[Sample]):
         self._scratch = scratch
         self._stored = store.records(chain)
         self._stacked: tuple[int, list[Sample]] | None = None
+        self._finite_ones: set[tuple[int, int]] = set()  # (chain, step) of samples that were looked at
         self._excluded = {} if excluded is None else excluded  # (chain, step) of samples that are not finite, and why
 
     @property
@@ -161,8 +162,11 @@ class Run(Diagnosed, Sequence[Sample]):
                 and records[count].row == records[count - 1].row + 1
             ):
                 count += 1
-            stack = self._store.read_rows(records[:count])
-            if all(bool(t.isfinite().all()) for t in stack.values() if t.is_floating_point()):
+            stack, places = self._store.read_rows(records[:count]), {(r.chain, r.step) for r in records[:count]}
+            if places <= self._finite_ones or all(
+                bool(t.isfinite().all()) for t in stack.values() if t.is_floating_point()
+            ):
+                self._finite_ones |= places
                 yield stack
             else:
                 yield from ({name: t[None] for name, t in s.items()} for s in self._finite(records[:count]))

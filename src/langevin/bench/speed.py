@@ -41,10 +41,32 @@ _QUICK = ("SGLD", "pSGLD", "ATMC")
 _FUSED = ("pSGLD", "SGNHT", "ATMC")  # whose updates torch.compile makes one pass of
 
 
-def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2), say: Say = print) -> dict[str, Any]:
-    """Measure everything; write `results.json` and `README.md` to `out`, and the tables of `docs/speed.md` beside."""
+def run_speed(
+    out: Path, *, quick: bool = False, only: str | None = None, threads: Sequence[int] = (1, 2), say: Say = print
+) -> dict[str, Any]:
+    """Measure everything, or one section anew; write results and page to `out`, and the tables of `docs/speed.md`."""
     before = torch.get_num_threads()
-    results: dict[str, Any] = {
+    sections: dict[str, Callable[[], Any]] = {
+        "steps": lambda: [
+            row
+            for count in threads
+            for workload, names in _plan(quick)
+            for row in _steps(workload, names, count, 2.0 if quick else 20.0, quick, say)
+        ],
+        "parts": lambda: _parts(say),
+        "kfac": lambda: [_kfac(workload, n, say) for workload in (TINY, WIDE, CNN, RESNET) for n in threads],
+        "chains": lambda: [_chains(chains, n, say) for n in threads for chains in (1, 8, 32, 128)],
+        "prediction": lambda: _prediction(say),
+        "fisher": lambda: _fisher(say),
+        "cost": lambda: _cost(say),
+        "memory": lambda: _memory(say),
+        "start": lambda: _start(say),
+    }
+    if only is not None and only not in sections:
+        raise ValueError(f"only={only!r}: choose one of {', '.join(sections)}.")
+    file = out / "results.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if only is not None and file.exists() else {}
+    results |= {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "quick": quick,
         "environment": environment(torch.device("cpu")),
@@ -52,31 +74,14 @@ def run_speed(out: Path, *, quick: bool = False, threads: Sequence[int] = (1, 2)
     }
     known = [f"{name} {version or '(not installed: left out)'}" for name, version in results["peers"].items()]
     say(f"peers: {', '.join(known)}")
-    budget = 2.0 if quick else 20.0
     try:
-        results["steps"] = [
-            row
-            for count in threads
-            for workload, names in _plan(quick)
-            for row in _steps(workload, names, count, budget, quick, say)
-        ]
-        if not quick:
+        for name in ["steps"] if quick else [only] if only else sections:
             torch.set_num_threads(1)
-            results["parts"] = _parts(say)
-            results["kfac"] = [
-                _kfac(workload, count, say) for workload in (TINY, WIDE, CNN, RESNET) for count in threads
-            ]
-            results["chains"] = [_chains(chains, count, say) for count in threads for chains in (1, 8, 32, 128)]
-            torch.set_num_threads(1)
-            results["prediction"] = _prediction(say)
-            results["fisher"] = _fisher(say)
-            results["cost"] = _cost(say)
-            results["memory"] = _memory(say)
-            results["start"] = _start(say)
+            results[name] = sections[name]()
     finally:
         torch.set_num_threads(before)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    file.write_text(json.dumps(results, indent=1) + "\n")
     if not quick:
         (out / "README.md").write_text(page(results))
         documentation = out.parent / "docs" / "speed.md"
@@ -100,7 +105,7 @@ def _steps(workload: Workload, names: list[str], threads: int, seconds: float, q
     for name in names:
         for kind in kinds:
             contenders[f"{name} {kind}"] = sampler_step(workload, METHODS[name], noise=kind)
-            if workload is WIDE and name in _FUSED and shutil.which("g++"):
+            if workload in (WIDE, CNN) and name in _FUSED and shutil.which("g++"):
                 contenders[f"{name}, compiled {kind}"] = sampler_step(
                     workload, METHODS[name], compiled=True, noise=kind
                 )
@@ -222,7 +227,7 @@ def _chains(count: int, threads: int, say: Say) -> Row:
 def _prediction(say: Say) -> list[Row]:
     """Run.predict with stored samples against as many bare forward passes."""
     rows = []
-    for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 100, (64,))):
+    for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 100, (64, 256))):
         x, y = workload.batch(1024)
         run = sample(
             workload.posterior(1024),

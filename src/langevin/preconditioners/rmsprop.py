@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from langevin.pieces import Pieces, add_ratio
+from langevin.pieces import Pieces, add_ratios
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 
 
@@ -31,7 +31,7 @@ class RMSprop(Preconditioner):
             if "square" not in state[p]:
                 state[p]["square"] = torch.zeros_like(p)
         squares = [state[p]["square"] for p in params]
-        self._pieces.each(_average, [squares], [grads], self)
+        self._pieces.each_list(_average, [squares], [grads], self)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -55,21 +55,30 @@ class RMSprop(Preconditioner):
         """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
         squares = [state[p]["square"] for p in params]
         read = [squares, grads] if normals is None else [squares, grads, normals]
-        self._pieces.each(_step, [params], read, self, rate, spread)
+        self._pieces.each_list(_step, [params], read, self, rate, spread)
 
     def compile(self) -> None:
         """One pass over memory for V, and one for θ."""
         self._pieces.compile()
 
 
-def _average(a: RMSprop, square: Tensor, g: Tensor) -> None:
-    square.mul_(a.alpha).addcmul_(g, g, value=1 - a.alpha)
+def _average(a: RMSprop, square: list[Tensor], g: list[Tensor]) -> None:
+    torch._foreach_mul_(square, a.alpha)
+    torch._foreach_addcmul_(square, g, g, value=1 - a.alpha)
 
 
 def _step(
-    a: RMSprop, rate: float, spread: float, theta: Tensor, square: Tensor, g: Tensor, eta: Tensor | None = None
+    a: RMSprop,
+    rate: float,
+    spread: float,
+    theta: list[Tensor],
+    square: list[Tensor],
+    g: list[Tensor],
+    eta: list[Tensor] | None = None,
 ) -> None:
-    scale = square.sqrt().add_(a.eps)
-    add_ratio(theta, g, scale, -rate)
+    scale = torch._foreach_sqrt(square)
+    torch._foreach_add_(scale, a.eps)
+    add_ratios(theta, g, scale, -rate)
     if eta is not None:
-        add_ratio(theta, eta, scale.pow_(a.noise_power), spread)
+        torch._foreach_pow_(scale, a.noise_power)
+        add_ratios(theta, eta, scale, spread)
