@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from langevin.bench import scaling, speed_page
 from langevin.bench.gold import tables
+from langevin.papers import PAPERS
+from langevin.papers import page as papers_page
 from langevin.report import verdicts
 
-DOCS = Path(__file__).parents[1] / "docs"
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+DOCS, BENCHMARKS = ROOT / "docs", ROOT / "benchmarks"
 
 
 def test_the_page_on_choosing_has_the_measured_tables():
@@ -48,3 +52,19 @@ def test_the_page_on_scaling_has_the_measured_tables():
 
 def scaling_faults():
     return json.loads((DOCS / "scaling" / "results.json").read_text())["faults"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_pages_of_the_papers_are_what_their_results_say(paper):
+    out = ROOT / "experiments" / paper
+    results = json.loads((out / "results.json").read_text())
+    assert results["scale"] == "full"
+    text = (out / "README.md").read_text()
+    assert text == papers_page.page(PAPERS, results, Path("experiments") / paper)
+    for name, experiment in PAPERS[paper].experiments.items():
+        assert (out / f"{name}.png").exists()
+        assert all(claim.says in text for claim in experiment.claims)
+
+
+def test_all_claims_are_in_one_table():
+    assert (ROOT / "experiments" / "README.md").read_text() == papers_page.overview(PAPERS, ROOT / "experiments")

@@ -112,7 +112,9 @@ def test_the_page_says_what_was_measured_and_what_was_changed(tmp_path):
     assert "| slope | 2.0 | 3.0 |" in page
     assert (tmp_path / "made-up" / "line.png").stat().st_size > 1000
     write_overview(made_up, tmp_path)
-    assert "| [made-up](made-up/README.md) | y rises by 2 per x. |" in (tmp_path / "README.md").read_text()
+    whole = (tmp_path / "README.md").read_text()
+    assert "| [made-up](made-up/README.md) | line | y rises by 2 per x. |" in whole
+    assert "| [A made-up paper](made-up/README.md) | 1 | 0 | 0 |" in whole
     assert verdicts(made_up["made-up"], results)[0][2].reproduced is True
 
 

@@ -17,6 +17,15 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
     """Figures and `README.md` of one paper from its results."""
     from matplotlib.figure import Figure
 
+    for name, experiment, rows in _finished(papers[results["paper"]], results):
+        figure = Figure(figsize=experiment.figure_size, layout="constrained")
+        experiment.draw(figure, rows)
+        figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
+    (out / "README.md").write_text(page(papers, results, out))
+
+
+def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str:
+    """The text of it."""
     paper = papers[results["paper"]]
     command = f"langevin reproduce {results['paper']} --scale {results['scale']} --out {out.as_posix()}"
     parts = [
@@ -33,13 +42,10 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
             ],
         ),
     ]
-    for name, experiment, rows in _finished(paper, results):
-        figure = Figure(figsize=experiment.figure_size, layout="constrained")
-        experiment.draw(figure, rows)
-        figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
+    for name, experiment, _ in _finished(paper, results):
         parts += [f"## {experiment.title}", f"![{experiment.title}]({name}.png)", _reductions(experiment, results)]
     parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
-    (out / "README.md").write_text("\n\n".join(part for part in parts if part) + "\n")
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
@@ -66,22 +72,36 @@ def _explained(claim: Claim, verdict: Verdict) -> Verdict:
     return verdict._replace(why=" ".join(part for part in (verdict.why, claim.otherwise) if part))
 
 
-def write_overview(papers: Mapping[str, Paper], experiments: Path) -> None:
-    """`experiments/README.md`: all claims of all papers in one table."""
-    lines = []
+def overview(papers: Mapping[str, Paper], experiments: Path) -> str:
+    """All claims of all papers in one table."""
+    lines, counts = [], []
     for name, paper in papers.items():
         file = experiments / name / "results.json"
         if file.exists():
-            results = json.loads(file.read_text())
+            found = verdicts(paper, json.loads(file.read_text()))
             lines += [
-                (f"[{name}]({name}/README.md)", says, verdict.measured, _WORDS[verdict.reproduced])
-                for _, says, verdict in verdicts(paper, results)
+                (f"[{name}]({name}/README.md)", experiment, says, verdict.measured, _WORDS[verdict.reproduced])
+                for experiment, says, verdict in found
             ]
-    (experiments / "README.md").write_text(
+            answers = [verdict.reproduced for _, _, verdict in found]
+            counts.append(
+                (f"[{paper.title}]({name}/README.md)", *(str(answers.count(answer)) for answer in (True, False, None)))
+            )
+    return (
         "# Five papers, reproduced\n\nEvery claim, from the results that `langevin reproduce PAPER --scale full --out "
-        "experiments/PAPER` wrote. A claim is judged by a function of the results; one that does not reproduce is said "
-        "not to.\n\n" + _table(("paper", "it says", "we measured", "reproduced?"), lines) + "\n"
+        "experiments/PAPER` wrote, on two cores, with networks, data and runs that are smaller than the papers' "
+        "(each page says how). A claim is judged by a function of the results; one that does not reproduce is said "
+        "not to.\n\n"
+        + _table(("paper", "claims that reproduce", "do not", "can't be told"), counts)
+        + "\n\n"
+        + _table(("paper", "experiment", "it says", "we measured", "reproduced?"), lines)
+        + "\n"
     )
+
+
+def write_overview(papers: Mapping[str, Paper], experiments: Path) -> None:
+    """`experiments/README.md`."""
+    (experiments / "README.md").write_text(overview(papers, experiments))
 
 
 def _reductions(experiment: Experiment, results: dict[str, Any]) -> str:
