@@ -17,12 +17,26 @@ from langevin.papers.hwa2020.averages import Settings, against, cells, cycle_mat
 
 CLAIMS = [
     Claim("HWA reaches a better test accuracy than SVI …", against("accuracy", "SVI", "test accuracy", "more")),
-    Claim("… and a worse training loss.", against("train_nll", "SVI", "training NLL", "more")),
+    Claim(
+        "… and a worse training loss.",
+        against("train_nll", "SVI", "training NLL", "more"),
+        "The loss is that of the prediction, and an average is the better prediction on training data too; the loss of "
+        "the running weights is in the figure.",
+    ),
     Claim("(implied) HWA has a better test likelihood than SVI.", against("nll", "SVI", "test NLL")),
-    Claim("(implied) HWA has a better test likelihood than SWA.", against("nll", "SWA", "test NLL")),
+    Claim(
+        "(implied) HWA has a better test likelihood than SWA.",
+        against("nll", "SWA", "test NLL"),
+        "The variance within the snapshots, that of SVI, is too wide for this network: compare the variance between "
+        "them alone, in brackets.",
+    ),
     Claim("(implied) HWA is better calibrated than SVI.", against("calibration_error", "SVI", "calibration error")),
     Claim("The cycle length is of utmost importance.", cycle_matters),
-    Claim("(implied) One scalar mean per layer is good enough.", tied_mean),
+    Claim(
+        "(implied) One scalar mean per layer is good enough.",
+        tied_mean,
+        "Weights that share one mean differ by noise alone: such a layer has no features to learn.",
+    ),
 ]
 
 
