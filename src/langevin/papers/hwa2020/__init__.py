@@ -20,8 +20,7 @@ CLAIMS = [
     Claim(
         "… and a worse training loss.",
         against("train_nll", "SVI", "training NLL", "more"),
-        "The loss is that of the prediction, and an average is the better prediction on training data too; the loss of "
-        "the running weights is in the figure.",
+        "The loss is that of the prediction, and an average is the better prediction on training data too.",
     ),
     Claim("(implied) HWA has a better test likelihood than SVI.", against("nll", "SVI", "test NLL")),
     Claim(

@@ -202,7 +202,7 @@ def draw(figure: Any, rows: Rows) -> None:
         axes[0][3].plot(share, row["curve"], linewidth=1, label=method)
         fit, test = (main.mean(name, method=method) for name in ("train_nll", "nll"))
         axes[1][0].errorbar(fit.mean, test.mean, test.error, fit.error, fmt="o", color=f"C{number}", label=method)
-    axes[0][3].set(title="loss of the running weights", xlabel="share of the steps")
+    axes[0][3].set(title="what is minimized, running", xlabel="share of the steps")
     axes[1][0].set(title="test NLL against training NLL")
     for panel in (axes[0][3], axes[1][0]):
         panel.legend(fontsize=6)
