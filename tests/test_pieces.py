@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from langevin.pieces import SIZE, Pieces
@@ -45,21 +46,14 @@ def scaled_sum(scale, theta, g):
     theta.add_(g, alpha=scale)
 
 
-def test_each_piece_is_updated_once():
-    changed, read = tensors(0), tensors(2)
-    expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
-    Pieces().each(scaled_sum, [changed], [read], 2.0)
-    for ours, exact in zip(changed, expected, strict=True):
-        torch.testing.assert_close(ours, exact)
-
-
 def scaled_sums(scale, theta, g):
     torch._foreach_add_(theta, g, alpha=scale)
 
 
-def test_each_list_is_the_same_for_foreach():
+@pytest.mark.parametrize(("each", "update"), [(Pieces.each, scaled_sum), (Pieces.each_list, scaled_sums)])
+def test_each_piece_is_updated_once(each, update):
     changed, read = tensors(0), tensors(2)
     expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
-    Pieces().each_list(scaled_sums, [changed], [read], 2.0)
+    each(Pieces(), update, [changed], [read], 2.0)
     for ours, exact in zip(changed, expected, strict=True):
         torch.testing.assert_close(ours, exact)

@@ -178,3 +178,15 @@ def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
     for sample, said in zip(weights, prediction.samples, strict=True):
         model.load_state_dict(sample)
         torch.testing.assert_close(model(torch.ones(2, 4)).softmax(1).detach(), said)
+
+
+@pytest.mark.parametrize(("room", "reads"), [(1 << 22, 0), (0, 1)])
+def test_a_small_run_is_read_once_and_a_large_one_every_time(room, reads, monkeypatch):
+    settings = {"steps": 6, "burn_in": 0, "thin": 1, "batch_size": 8, "progress": False}
+    run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3), **settings)
+    x = toy_data()[0]
+    monkeypatch.setattr("langevin.run._KEPT", room)
+    first, seen, honest = run.predict(x), [], run._store.read_rows
+    monkeypatch.setattr(run._store, "read_rows", lambda records: seen.append(len(records)) or honest(records))
+    assert torch.equal(run.predict(x).probs, first.probs)
+    assert len(seen) == reads

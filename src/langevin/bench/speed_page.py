@@ -51,8 +51,7 @@ def renewed(text: str, results: dict[str, Any]) -> str:
 
 def tables(results: dict[str, Any]) -> str:
     """The tables, as they stand in the documentation too."""
-    parts = [f"{results['note']}\n"] if "note" in results else []
-    parts.append(_steps(results["steps"]))
+    parts = [_steps(results["steps"])]
     for name, make in _SECTIONS.items():
         if results.get(name):
             parts.append(make(results[name]))

@@ -121,9 +121,7 @@ class KFAC(Preconditioner):
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """G_γ⁻¹ ∇W Ā_γ⁻¹."""
-        return self._multiply(
-            lambda b, known: _half(_other_half(b, known), known), self.uncovered, state, params, grads
-        )
+        return self._multiply(_whole, self.uncovered, state, params, grads)
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """L_G⁻ᵀ Z L_A⁻¹."""
