@@ -22,19 +22,19 @@ lint: .venv/ready-test
 
 # what is in docs/gold already is not run again; peers are compared with where `pip install '.[bench]'` put them
 bench: .venv/ready-test
-	$(BIN)/langevin bench --out benchmarks
-	$(BIN)/langevin bench gold --out docs/gold
-	$(BIN)/langevin bench support --out docs/networks.md
+	$(BIN)/python -m benchmarks --out benchmarks
+	$(BIN)/python -m benchmarks gold --out docs/gold
+	$(BIN)/python -m benchmarks support --out docs/networks.md
 
 reproduce: .venv/ready
-	$(BIN)/langevin reproduce all --scale quick
+	$(BIN)/python -m reproductions all --scale quick
 
 # every fault, tried; the figures go into docs/scaling.md
 faults: .venv/ready-test
 	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
 		tests/test_faults_files.py tests/test_faults_writers.py tests/test_faults_killed.py tests/test_faults_system.py \
 		tests/distributed
-	$(BIN)/langevin bench scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
+	$(BIN)/python -m benchmarks scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

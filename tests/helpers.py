@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.store import Store
+from langevin.storage.directory import DirectoryStore
 
 
 def toy_data(n=60, classes=3, dtype=torch.float32):
@@ -43,7 +43,7 @@ def assert_same_samples(a, b):
 
 def store_nan(monkeypatch, number):
     """Write NaN into the sample of this number, past the store's own refusal."""
-    as_stored, seen = Store._as_stored, []
+    as_stored, seen = DirectoryStore._as_stored, []
 
     def damaging(self, name, tensor):
         stored = as_stored(self, name, tensor)
@@ -53,4 +53,4 @@ def store_nan(monkeypatch, number):
             seen.append(name)
         return stored
 
-    monkeypatch.setattr(Store, "_as_stored", damaging)
+    monkeypatch.setattr(DirectoryStore, "_as_stored", damaging)

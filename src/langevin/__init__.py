@@ -3,28 +3,32 @@
 import importlib
 from typing import Any
 
-from langevin import bandits, data, models, plots, priors
+from langevin import bandits, data, models, plots
 from langevin._version import __version__
-from langevin.averaging import HWA, SWA, SWAG
-from langevin.citation import cite
-from langevin.distil import Distilled, distil
-from langevin.distributed import Mesh
+from langevin.approximations.averaging import HWA, SWA, SWAG
+from langevin.approximations.laplace import LaplaceApproximation
+from langevin.approximations.variational import LowRank, MeanField, elbo
+from langevin.core import priors
+from langevin.core.likelihoods import Bernoulli, Categorical, GaussianNoise
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.core.schedules import cyclical
+from langevin.ensembles.cite import cite
+from langevin.ensembles.distill import Distilled, distill
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.run import Run
+from langevin.errors import DivergenceError, RunError
 from langevin.evaluation.attacks import FGSM, PGD
 from langevin.evaluation.compare import Comparison, compare
-from langevin.fitted import Fit
-from langevin.fitting import fit, resume
-from langevin.laplace import LaplaceApproximation
-from langevin.likelihoods import Bernoulli, Categorical, GaussianNoise
-from langevin.loop import sample
-from langevin.named import load
-from langevin.optimum import find_map
-from langevin.plan import Moment
-from langevin.posterior import Posterior
+from langevin.inference.distributed import Mesh
+from langevin.inference.find_lr import RateSearch, find_lr
+from langevin.inference.find_map import find_map
+from langevin.inference.fit import fit, resume
+from langevin.inference.sample import sample
+from langevin.inference.settings import StepInfo
 from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
-from langevin.preflight import Diverged
-from langevin.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
+from langevin.recipes import load
 from langevin.report import Report, evaluate
-from langevin.run import Run
 from langevin.samplers import (
     ATMC,
     BNPSGLD,
@@ -40,10 +44,6 @@ from langevin.samplers import (
     pSGLD,
     temperature_of,
 )
-from langevin.schedules import cyclical
-from langevin.store import RunError
-from langevin.tuning import RateSearch, find_lr
-from langevin.variational import LowRank, MeanField, elbo
 
 __all__ = [
     "ATMC",
@@ -67,7 +67,7 @@ __all__ = [
     "Categorical",
     "Comparison",
     "Distilled",
-    "Diverged",
+    "DivergenceError",
     "Fisher",
     "Fit",
     "Flat",
@@ -79,7 +79,6 @@ __all__ = [
     "LowRank",
     "MeanField",
     "Mesh",
-    "Moment",
     "PerParameter",
     "Posterior",
     "Preconditioner",
@@ -88,6 +87,7 @@ __all__ = [
     "Report",
     "Run",
     "RunError",
+    "StepInfo",
     "StudentT",
     "UnitDirection",
     "__version__",
@@ -97,7 +97,7 @@ __all__ = [
     "compare",
     "cyclical",
     "data",
-    "distil",
+    "distill",
     "elbo",
     "evaluate",
     "find_lr",

@@ -1,5 +1,5 @@
 """`python -m langevin`."""
 
-from langevin.cli import main
+from langevin.cli.main import main
 
 main()

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from langevin import noise
-from langevin.posterior import Posterior
+from langevin.core import random as noise
+from langevin.core.posterior import Posterior
 from langevin.samplers import Sampler
 
 
@@ -125,7 +125,7 @@ def play(
     inputs = torch.zeros(buffer_size, bandit.contexts.shape[1] + bandit.num_actions)
     targets = torch.zeros(buffer_size, 1)
     posterior.num_data = 1
-    agent = sampler(list(posterior.sampled_parameters().values()), num_data=1, seed=seed, chain=0)
+    agent = sampler(list(posterior.trainable_parameters().values()), num_data=1, seed=seed, chain=0)
     agent.bind(posterior, (inputs, targets))
     order = torch.randint(len(bandit.contexts), (rounds,), generator=chance)
     actions, rewards, regrets = [], [], []

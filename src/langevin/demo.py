@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from langevin import data
+from langevin.core.likelihoods import Categorical
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Gaussian
+from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.run import Run
 from langevin.evaluation import scores
 from langevin.evaluation.attacks import FGSM
-from langevin.likelihoods import Categorical
-from langevin.loop import sample
+from langevin.inference.sample import sample
 from langevin.models import MLP
-from langevin.posterior import Posterior
-from langevin.predictive import ClassPrediction
-from langevin.priors import Gaussian
 from langevin.report import evaluate
-from langevin.run import Run
 from langevin.samplers import SGD, SGLD
 
 

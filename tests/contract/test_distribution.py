@@ -188,7 +188,9 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
 
     probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=lr, temperature=temperature, num_data=len(x))
     noise = gradient_variance(x, y, mean, precision, temperature, batch_size)
-    heat = torch.tensor([probe.gradient_heat(float(v)) if v > 0 else 0.0 for v in noise], dtype=torch.float64)
+    heat = torch.tensor(
+        [probe.gradient_noise_temperature(float(v)) if v > 0 else 0.0 for v in noise], dtype=torch.float64
+    )
     if heat.isnan().any():
         pytest.skip("the heat depends on what the preconditioner has learnt")
     exact = (temperature + heat) / precision.diagonal()

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import langevin as lv
-from langevin.batches import as_batches
+from langevin.core.batches import as_batches
 from langevin.data import folder, image_folder, images
 
 

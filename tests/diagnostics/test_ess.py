@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from langevin.diagnostics.ess import effective_sample_size
-from langevin.diagnostics.temperature import mean_and_error
+from langevin.core.statistics import effective_sample_size, mean_and_error
 from tests.diagnostics.chains import autoregressive
 
 

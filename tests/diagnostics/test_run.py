@@ -30,11 +30,11 @@ def run():
 def test_the_kinetic_temperature_of_a_gaussian():
     """E[u²] of the update on a quadratic, from its own recursion; T but for the order of lr²."""
     posterior, data = gaussian()
-    lr, friction, n, temperature = 0.05, 0.8, 100, 2.0
+    lr, momentum, n, temperature = 0.05, 0.8, 100, 2.0
     run = draw(
         posterior,
         data,
-        partial(lv.SGHMC, lr=lr, friction=friction, temperature=temperature),
+        partial(lv.SGHMC, lr=lr, momentum=momentum, temperature=temperature),
         batch_size=n,
         steps=1200,
         burn_in=100,
@@ -42,17 +42,17 @@ def test_the_kinetic_temperature_of_a_gaussian():
         chains=8,
         mode="vectorised",
     )
-    damping = -math.log(friction)
-    pull = (1 - friction) / damping * lr * (n + 1)
-    step = np.array([[friction, -pull], [lr * friction, 1 - lr * pull]])  # (u, θ) ↦ (u, θ)
-    kick = np.array([1.0, lr]) * math.sqrt(temperature * (1 - friction**2))
+    damping = -math.log(momentum)
+    pull = (1 - momentum) / damping * lr * (n + 1)
+    step = np.array([[momentum, -pull], [lr * momentum, 1 - lr * pull]])  # (u, θ) ↦ (u, θ)
+    kick = np.array([1.0, lr]) * math.sqrt(temperature * (1 - momentum**2))
     covariance = np.eye(2)
     for _ in range(2000):
         covariance = step @ covariance @ step.T + np.outer(kick, kick)
     found = run.kinetic_temperature()
     assert abs(found.mean - covariance[0, 0]) < 4 * found.error < 0.3
     assert found.mean == pytest.approx(temperature, rel=0.1)
-    assert run.asked_temperature == 2.0
+    assert run.target_temperature == 2.0
     assert not run.kinetic_is_by_construction
 
 
@@ -73,7 +73,7 @@ def test_each_tensor_has_its_own_temperature(chains):
     both = [run.trace("temperature/weight"), run.trace("temperature/bias")]
     for c in run.chains:
         assert run.trace("temperature")[c] == pytest.approx(np.mean([trace[c] for trace in both], 0), rel=1e-6)
-    assert math.isnan(run.asked_temperature)  # a function of the user's
+    assert math.isnan(run.target_temperature)  # a function of the user's
 
 
 @pytest.mark.parametrize(("sampler", "speed"), [(lv.SGNHT, None), (lv.ATMC, "auto")])
@@ -98,11 +98,11 @@ def test_kinetic_and_thermostat_are_noted_as_the_sampler_has_them(sampler, speed
 
 def test_what_was_not_noted_is_said(run):
     assert math.isnan(run.kinetic_temperature().mean)
-    assert run.asked_temperature == 1.0
+    assert run.target_temperature == 1.0
     with pytest.raises(ValueError, match="'kinetic' was not noted in this run; there are"):
         run.trace("kinetic")
     sgd = draw(toy_posterior(), toy_data(), partial(lv.SGD, lr=0.1), steps=4, burn_in=0, thin=1)
-    assert math.isnan(sgd.asked_temperature)
+    assert math.isnan(sgd.target_temperature)
 
 
 def test_a_resumed_run_notes_the_same(tmp_path):
@@ -121,16 +121,16 @@ def test_a_resumed_run_notes_the_same(tmp_path):
 
 
 def test_mixing_in_weight_space_and_in_function_space(run):
-    weights = run.mixing(subset=10)
+    weights = run.convergence(subset=10)
     assert len(weights.names) == 10
     assert (weights.chains, weights.draws) == (2, 60)
     assert np.isfinite(weights.rhat).all()
     x = toy_data()[0][:4]
-    function = run.function_mixing(x)
+    function = run.function_convergence(x)
     assert function.space == "function"
     assert len(function.names) == 12
     assert function.names[4] == "input 1, log-probability of class [1]"
-    from langevin.diagnostics.mixing import arviz
+    from langevin.diagnostics.convergence import arviz
 
     logs = np.stack([run.chain(c).predict(x, samples=True).samples.double().log().numpy()[:, 1, 1] for c in (0, 1)])
     assert function.rhat[4] == pytest.approx(float(arviz().rhat(logs)), rel=1e-6)
@@ -140,8 +140,8 @@ def test_mixing_in_weight_space_and_in_function_space(run):
 
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):
     """The hidden units of one chain in another order: the same functions."""
-    from langevin.diagnostics.diagnosed import _outputs
-    from langevin.diagnostics.mixing import weight_mixing
+    from langevin.diagnostics.convergence import weight_convergence
+    from langevin.ensembles.diagnosed import _outputs
 
     permutation = torch.tensor([4, 2, 0, 1, 3])
     chain = list(run.chain(0))
@@ -154,18 +154,18 @@ def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run)
         }
         for s in chain
     ]
-    assert weight_mixing([chain, permuted], subset=20).worst_rhat > 1.3
+    assert weight_convergence([chain, permuted], subset=20).worst_rhat > 1.3
     outputs = [_outputs(run._predictor.predict(c, toy_data()[0][:2], samples=True)) for c in (chain, permuted)]
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
 
 
 def test_one_sample_of_one_chain_says_what_it_cannot_know():
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), steps=10, burn_in=0, thin=10)
-    found = run.mixing(subset=5)
+    found = run.convergence(subset=5)
     assert np.isnan(found.rhat).all()
     assert np.isnan(found.ess).all()
     assert "1 draws of a chain" in found.unknown["ess"]
-    assert np.isnan(run.function_mixing(toy_data()[0][:2]).rhat).all()
+    assert np.isnan(run.function_convergence(toy_data()[0][:2]).rhat).all()
     assert math.isnan(run.temperature().error)
     assert str(run.temperature()).endswith("± unknown")
     assert all(test.stationary is None for test in run.stationarity())
@@ -179,7 +179,7 @@ def test_arviz_takes_a_run(run):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from langevin.diagnostics.mixing import arviz
+    from langevin.diagnostics.convergence import arviz
 
     az = arviz()
     data = run.to_arviz(x=toy_data()[0][:3])
@@ -192,7 +192,9 @@ def test_arviz_takes_a_run(run):
     probs = run.chain(1).predict(toy_data()[0][:3], samples=True).samples
     np.testing.assert_allclose(data.predictions["log_probs"].values[1], probs.double().log().numpy(), rtol=1e-5)
     summary = az.summary(data, var_names=["2.bias"])
-    assert list(summary["r_hat"]) == pytest.approx([round(v, 2) for v in run.mixing(names="2.bias").rhat], abs=0.011)
+    assert list(summary["r_hat"]) == pytest.approx(
+        [round(v, 2) for v in run.convergence(names="2.bias").rhat], abs=0.011
+    )
     for plot in (az.plot_trace, az.plot_rank, az.plot_autocorr, az.plot_ess, az.plot_posterior):
         plot(data, var_names=["2.bias"])
         pyplot.close("all")
@@ -200,7 +202,7 @@ def test_arviz_takes_a_run(run):
     pyplot.close("all")
     few = run.to_arviz(subset=4, seed=2)
     assert few.posterior["weight"].shape == (2, 60, 4)
-    assert list(few.posterior["place"].values) == run.mixing(subset=4, seed=2).names
+    assert list(few.posterior["place"].values) == run.convergence(subset=4, seed=2).names
     az.plot_forest(few)
     pyplot.close("all")
 
@@ -232,7 +234,7 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
         assert run.trace("loss")[c] == pytest.approx(kept, rel=1e-5)
     x = toy_data()[0]
     torch.testing.assert_close(run.predict(x).probs, whole._predictor.predict(expected, x).probs)
-    assert run.mixing(subset=5).draws == 7
+    assert run.convergence(subset=5).draws == 7
     assert run.to_arviz().posterior.sizes["draw"] == 7
     assert np.isfinite(run.to_arviz().posterior["2.bias"].values).all()
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from langevin.ensembles.predict import ValuePrediction
 from langevin.evaluation import calibration, ood, scores, selective
-from langevin.predictive import ValuePrediction
 
 SETTINGS = settings(max_examples=25, deadline=None)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin import noise
+from langevin.core import random as noise
 from langevin.preconditioners.kfac import _factorise
 from tests.preconditioners.common import data, matrix, network, run_and_resume, step
 

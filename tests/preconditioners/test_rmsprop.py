@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin import noise
+from langevin.core import random as noise
 from tests.preconditioners.common import matrix, run_and_resume
 
 

@@ -13,9 +13,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import langevin as lv
-from langevin.cli import app
-from langevin.cli_report import _names
-from langevin.predictive import ClassPrediction
+from langevin.cli.evaluate import _names
+from langevin.cli.main import app
+from langevin.ensembles.predict import ClassPrediction
 from langevin.report.pictures import coverage_of
 from tests.helpers import store_nan, toy_data, toy_model, toy_posterior
 
@@ -172,7 +172,7 @@ def test_regression():
 
 
 def test_the_coverage_of_a_gaussian_is_the_one_asked():
-    from langevin.predictive import ValuePrediction
+    from langevin.ensembles.predict import ValuePrediction
 
     n = 20_000
     prediction = ValuePrediction(torch.zeros(n), torch.full((n,), 3.0), torch.full((n,), 1.0))
@@ -193,7 +193,7 @@ def test_labels_of_a_bernoulli_in_a_column():
 def test_a_distilled_network_beside_its_ensemble():
     run, _ = image_runs()
     x, y = images()
-    student = lv.distil(run, image_posterior().model, x, steps=100, lr=0.05)
+    student = lv.distill(run, image_posterior().model, x, steps=100, lr=0.05)
     beside = lv.evaluate(run, (x, y), against={"distilled": student}, attack=lv.FGSM(0.1), probe=5)
     assert about(beside, "Comparison")
     alone = lv.evaluate(student, (x, y))

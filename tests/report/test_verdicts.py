@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from langevin.core.statistics import Estimate
 from langevin.diagnostics.stationarity import Stationarity
-from langevin.diagnostics.temperature import Estimate
 from langevin.evaluation.attacks import Attacked
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.compare import Interval

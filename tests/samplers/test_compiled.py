@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.pieces import SIZE
+from langevin.kernels.blocks import SIZE
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 SAMPLERS = {

@@ -29,7 +29,7 @@ def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
     assert error < 0.02
     assert abs(heat - 1) < SIGMAS * error + 1.5 * 0.2**2
     if not by_tensor:
-        assert abs(sampler.gradient_heat(v)) < 0.02
+        assert abs(sampler.gradient_noise_temperature(v)) < 0.02
 
 
 @pytest.mark.parametrize("dtypes", [["float32"] * 4, ["float32", "float64", "float32", "float64"]])
@@ -67,7 +67,7 @@ def test_the_heat_of_constant_rate_sgd(name):
         sampler.step()
         if step >= 1000:
             second += float(p.detach().square().mean()) / 2000
-    assert second * NUM_DATA == pytest.approx(sampler.gradient_heat(1.0), rel=0.03)
+    assert second * NUM_DATA == pytest.approx(sampler.gradient_noise_temperature(1.0), rel=0.03)
 
 
 def test_momentum_raises_the_limit_of_sgd():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin import noise
+from langevin.core import random as noise
 from langevin.samplers import METHODS
 
 torch.set_num_threads(1)
@@ -105,10 +105,10 @@ def test_a_moving_diagonal_heats_and_a_frozen_one_does_not():
 def test_gradient_heat_follows_what_was_learnt():
     p = nn.Parameter(torch.zeros(4, dtype=torch.float64))
     sampler = lv.pSGLD([p], 0.01, num_data=50, alpha=0.0, eps=1e-9)
-    assert math.isnan(sampler.gradient_heat(1.0))
+    assert math.isnan(sampler.gradient_noise_temperature(1.0))
     p.grad = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
     sampler.step()
-    assert sampler.gradient_heat(3.0) == pytest.approx(0.01 * 50 * 3 / 2 * (1 + 1 / 2 + 1 / 4 + 1 / 8) / 4)
+    assert sampler.gradient_noise_temperature(3.0) == pytest.approx(0.01 * 50 * 3 / 2 * (1 + 1 / 2 + 1 / 4 + 1 / 8) / 4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

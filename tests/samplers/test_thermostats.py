@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin import noise
+from langevin.core import random as noise
 from langevin.samplers.thermostat import Step, fused
 
 torch.set_num_threads(1)
@@ -85,15 +85,15 @@ def test_sgnht_with_a_stopped_thermostat_is_sghmc():
 @pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("integrator", ["fused", "symmetric"])
 def test_thermostats_hold_the_temperature_under_gradient_noise(method, integrator, ratio):
-    lr, curvature, temperature, friction, count, steps = 0.1, 0.5, 0.8, 0.97, 2000, 1500
-    damping = -math.log(friction)
+    lr, curvature, temperature, momentum, count, steps = 0.1, 0.5, 0.8, 0.97, 2000, 1500
+    damping = -math.log(momentum)
     variance = 2 * ratio * damping * temperature / (lr * N) ** 2  # B/(2T) = ratio·D
     theta = weights(count)
     sampler = method(
         [theta],
         lr,
         num_data=N,
-        friction=friction,
+        momentum=momentum,
         max_speed=None,
         thermostat_rate=1e-3,
         integrator=integrator,
@@ -121,7 +121,7 @@ def test_without_a_thermostat_gradient_noise_heats_as_predicted(method):
     lr = 50.0 if method is lv.SGLD else 0.1
     theta = weights(count)
     sampler = method([theta], lr, num_data=N, seed=2)
-    variance = 1.5 / sampler.gradient_heat(1.0)
+    variance = 1.5 / sampler.gradient_noise_temperature(1.0)
     measured = run(sampler, theta, curvature, steps, burn_in=500, gradient_noise=variance)
     discretization = 1 / (1 - lr * curvature / N / 2) if method is lv.SGLD else 1.0
     assert measured == pytest.approx((temperature + 1.5) * discretization, rel=0.03)
@@ -175,7 +175,7 @@ def test_sghmc_has_its_closed_form_variance_and_slope_2():
     assert slope == pytest.approx(2, abs=0.03)
 
 
-def relativistic_bias(integrator, friction, max_speed, h):
+def relativistic_bias(integrator, momentum, max_speed, h):
     """Relative errors of E[θ²] and of equipartition, E[u²/s] = T, each to about 0.2 %; the thermostat stands still."""
     lr, curvature, count = 0.1, 5.0, 30_000
     theta = weights(count)
@@ -185,7 +185,7 @@ def relativistic_bias(integrator, friction, max_speed, h):
         [theta],
         lr,
         num_data=N,
-        friction=friction,
+        momentum=momentum,
         max_speed=max_speed,
         thermostat_rate=1e-300,
         integrator=integrator,
@@ -308,8 +308,8 @@ def test_copies_continue_bit_for_bit(method, integrator):
     [
         ({"max_speed": 0.1}, "max_speed=0.333"),
         ({"max_speed": math.nan}, "max_speed"),
-        ({"friction": 1.0}, "friction=0.9"),
-        ({"friction": 0.0}, "friction=0.9"),
+        ({"momentum": 1.0}, "momentum=0.9"),
+        ({"momentum": 0.0}, "momentum=0.9"),
         ({"thermostat_rate": 0.0}, "thermostat_rate"),
         ({"integrator": "leapfrog"}, "'fused', 'symmetric'"),
         ({"temperature": -1.0}, "temperature"),

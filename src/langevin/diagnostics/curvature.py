@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map
 
-from langevin import noise
-from langevin.batches import as_batches
-from langevin.posterior import Posterior, batch_size_of
+from langevin.core import random as noise
+from langevin.core.batches import as_batches, batch_size_of
+from langevin.core.posterior import Posterior
 from langevin.preconditioners import Preconditioner
 from langevin.preconditioners.fisher import fisher_matrix
 
 
 def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
     """The largest eigenvalue, in size, of the Hessian of the loss (U/N) on a batch, by power iteration."""
-    params = list(posterior.sampled_parameters().values())
+    params = list(posterior.trainable_parameters().values())
     grads = torch.autograd.grad(posterior.loss(x, y), params, create_graph=True)
     generator = torch.Generator().manual_seed(0)
     direction = [torch.randn(p.shape, generator=generator).to(p) for p in params]
@@ -79,7 +79,7 @@ def conditioning(
     if kind not in ("exact", "empirical"):
         raise ValueError(f'kind={kind!r}: choose "exact" or "empirical".')
     posterior = copy.deepcopy(posterior).double()
-    params = list(posterior.sampled_parameters().values())
+    params = list(posterior.trainable_parameters().values())
     count = sum(p.numel() for p in params)
     if count > max_parameters:
         raise ValueError(

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from langevin.batches import as_batches
-from langevin.diagnostics.temperature import Estimate, mean_and_error
-from langevin.posterior import Posterior, batch_size_of, load_tensors
+from langevin.core.batches import as_batches, batch_size_of
+from langevin.core.parameters import load_tensors
+from langevin.core.posterior import Posterior
+from langevin.core.statistics import Estimate, mean_and_error
 
 _LARGEST = 2 << 30  # bytes of samples that are put in memory
 
@@ -40,7 +41,7 @@ def direction_temperatures(
 
     The posterior and the data are those that were sampled; the posterior's own weights are left as they are.
     """
-    names = list(posterior.sampled_parameters())
+    names = list(posterior.trainable_parameters())
     chains = [torch.stack([_flat(sample, names) for sample in run.chain(c)]) for c in run.chains]
     if not chains or sum(map(len, chains)) < 8:
         raise ValueError(f"Directions need 8 samples or more; the run has {sum(map(len, chains))}.")
@@ -71,7 +72,7 @@ def direction_temperatures(
 
 def _gradient(posterior: Posterior, names: list[str], theta: Tensor, data: Any, batch_size: int) -> Tensor:
     """∇U at θ, over all data."""
-    parameters = posterior.sampled_parameters()
+    parameters = posterior.trainable_parameters()
     pieces = torch.split(theta, [parameters[name].numel() for name in names])
     load_tensors(posterior, {n: piece.reshape(parameters[n].shape) for n, piece in zip(names, pieces, strict=True)})
     posterior.zero_grad()

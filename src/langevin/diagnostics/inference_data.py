@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from langevin.diagnostics.mixing import Chosen, arviz, stacked
+from langevin.diagnostics.convergence import Chosen, arviz, stacked
 
 _LARGEST = 2 << 30  # bytes of draws that are put in memory without being asked twice
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from langevin.diagnostics.ess import effective_sample_size
+from langevin.core.statistics import effective_sample_size
 
 _BATCHES, _EARLY, _LATE = 12, 3, 6
 

@@ -7,23 +7,10 @@ For any fixed point a, integration by parts gives E[(θ−a)·∇U] = dim·T und
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-
-
-class Estimate(NamedTuple):
-    """A mean over a chain and its standard error."""
-
-    mean: float
-    error: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3g} ± {self.error:.1g}" if math.isfinite(self.error) else f"{self.mean:.3g} ± unknown"
 
 
 class Thermometer:
@@ -63,17 +50,3 @@ class Thermometer:
     def over_all(self, each: Tensor) -> Tensor:
         """The mean over all weights, from what `measure_each` gave: one number a chain."""
         return (self._sizes / self._sizes.sum()) @ each
-
-
-def mean_and_error(values: Sequence[float]) -> Estimate:
-    """Mean of a correlated sequence with its standard error by batch means (⌊√n⌋ to a batch).
-
-    With fewer than four values the error is unknown: nan.
-    """
-    series = np.asarray([v for v in values if math.isfinite(v)])
-    n = len(series)
-    if n < 4:
-        return Estimate(float(series.mean()) if n else math.nan, math.nan)
-    length = math.isqrt(n)
-    batches = series[n % length :].reshape(-1, length).mean(1)
-    return Estimate(float(series.mean()), float(batches.std(ddof=1) / math.sqrt(len(batches))))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from langevin.diagnostics.temperature import Estimate
+from langevin.core.statistics import Estimate
 
 
 def replicates(

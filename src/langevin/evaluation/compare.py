@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from langevin.ensembles.predict import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation import scores
 from langevin.evaluation.checks import checked
 from langevin.evaluation.inputs import examples, full_prediction_of
-from langevin.predictive import ClassPrediction, Prediction, ValuePrediction
 
 Statistic = Callable[[np.ndarray | None], float]  # from the indices of a resample (None: all examples) to the score
 

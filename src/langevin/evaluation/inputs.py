@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from langevin.core.batches import batch_size_of
+from langevin.core.likelihoods import Categorical
+from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
 from langevin.evaluation.checks import checked_probs
-from langevin.likelihoods import Categorical
-from langevin.posterior import batch_size_of
-from langevin.predictive import ClassPrediction, Prediction, Predictor, ValuePrediction
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from langevin.ensembles.predict import ClassPrediction
 from langevin.evaluation.checks import checked_probs
-from langevin.predictive import ClassPrediction
 
 
 class Detection(NamedTuple):

@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from langevin.ensembles.predict import ValuePrediction
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.checks import checked
-from langevin.predictive import ValuePrediction
 
 __all__ = [
     "Reliability",

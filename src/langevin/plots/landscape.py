@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from langevin.approximation import split_like
-from langevin.averaging.batchnorm import estimate_statistics
-from langevin.batches import as_batches
-from langevin.fitted import Fit
-from langevin.posterior import Posterior, batch_size_of, load_tensors
+from langevin.approximations.averaging.batchnorm import estimate_statistics
+from langevin.approximations.base import split_like
+from langevin.core.batches import as_batches, batch_size_of
+from langevin.core.parameters import load_tensors
+from langevin.core.posterior import Posterior
+from langevin.ensembles.fit import Fit
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _flat(weights: Any) -> Tensor:
 
 def _statistics(posterior: Posterior, weights: dict[str, Tensor], train: Any, batch_size: int) -> dict[str, Tensor]:
     """The BatchNorm statistics that go with these weights, if there are any."""
-    if not posterior.moving_buffers():
+    if not posterior.running_statistics():
         return {}
     device = next(posterior.parameters()).device
     inputs = [x for x, _ in as_batches(train, None, 0, device).whole(batch_size)]

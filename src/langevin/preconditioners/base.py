@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from langevin.posterior import Posterior
+from langevin.core.posterior import Posterior
 
 State = Mapping[Any, dict[str, Any]]  # parameter → name → tensor or number
 Group = dict[str, Any]

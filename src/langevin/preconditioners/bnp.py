@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from langevin.posterior import Posterior
+from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 from langevin.preconditioners.layers import Layer, find_layers, training_forward
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.utils._pytree import tree_map
 
-from langevin import noise
-from langevin.batches import Batches, as_batches
-from langevin.likelihoods import sampled_labels
-from langevin.posterior import Posterior, call
+from langevin.core import random as noise
+from langevin.core.batches import Batches, as_batches, call
+from langevin.core.likelihoods import sampled_labels
+from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 
 _DIFFERENTIABLE = 300  # parameters beyond which ∂G, a cube of numbers, is refused

@@ -25,9 +25,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from langevin import noise
-from langevin.likelihoods import sampled_labels
-from langevin.posterior import Posterior
+from langevin.core import random as noise
+from langevin.core.likelihoods import sampled_labels
+from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 from langevin.preconditioners.layers import Layer, find_layers, training_forward
 

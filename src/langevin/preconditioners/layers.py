@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from langevin.posterior import Posterior, public_name
+from langevin.core.parameters import public_name
+from langevin.core.posterior import Posterior
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from langevin.pieces import Pieces, add_ratios
+from langevin.kernels.blocks import Pieces, add_ratios
 from langevin.preconditioners.base import Group, Preconditioner, State, checked
 
 

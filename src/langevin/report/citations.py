@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from langevin.citation import cite
-from langevin.distil import CITATION, Distilled
+from langevin.ensembles.cite import cite
+from langevin.ensembles.distill import CITATION, Distilled
+from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import FGSM, PGD, Attack
 from langevin.report.findings import Findings
-from langevin.run import Run
 
 RHAT = """@article{vehtari2021rank,
   title = {Rank-Normalization, Folding, and Localization: An Improved {R̂} for Assessing Convergence of {MCMC}},

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import Attack
 from langevin.evaluation.calibration import reliability
-from langevin.predictive import ClassPrediction
 from langevin.report import verdicts
 from langevin.report.citations import citations
 from langevin.report.contents import Report
@@ -20,7 +21,6 @@ from langevin.report.findings import Findings, is_sampled, measure
 from langevin.report.pictures import coverage_of, pictures
 from langevin.report.tables import tables
 from langevin.report.verdicts import Verdict
-from langevin.run import Run
 
 
 def evaluate(

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from langevin.diagnostics.mixing import Mixing
+from langevin.core.batches import batch_size_of
+from langevin.core.statistics import Estimate
+from langevin.diagnostics.convergence import Convergence
 from langevin.diagnostics.stationarity import Stationarity
-from langevin.diagnostics.temperature import Estimate
+from langevin.ensembles.predict import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import Attack, Attacked, under_attack
 from langevin.evaluation.compare import Comparison, compare
 from langevin.evaluation.inputs import examples, full_prediction_of, prediction_of
 from langevin.evaluation.ood import Detection, detection, out_of_distribution
-from langevin.posterior import batch_size_of
-from langevin.predictive import ClassPrediction, Prediction, ValuePrediction
-from langevin.run import Run
 from langevin.samplers import METHODS
 
 
@@ -34,8 +34,8 @@ class Chains:
     kinetic: Estimate
     kinetic_by_construction: bool
     by_tensor: dict[str, Estimate]
-    function: Mixing
-    weights: Mixing
+    function: Convergence
+    weights: Convergence
     drift: list[Stationarity]
 
 
@@ -128,8 +128,8 @@ def _chains(run: Any, probe: Any) -> Chains | None:
         kinetic=run.kinetic_temperature(),
         kinetic_by_construction=run.kinetic_is_by_construction,
         by_tensor=run.temperatures(),
-        function=run.function_mixing(probe),
-        weights=run.mixing(subset=200),
+        function=run.function_convergence(probe),
+        weights=run.convergence(subset=200),
         drift=run.stationarity(),
     )
 

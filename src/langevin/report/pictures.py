@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from langevin import plots
+from langevin.ensembles.predict import ClassPrediction, ValuePrediction
 from langevin.evaluation.calibration import reliability
 from langevin.evaluation.selective import risk_coverage
-from langevin.predictive import ClassPrediction, ValuePrediction
 from langevin.report.contents import Picture
 from langevin.report.findings import Findings
 from langevin.report.theme import inline_svg

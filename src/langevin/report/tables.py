@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from langevin.diagnostics.mixing import Mixing
-from langevin.diagnostics.temperature import Estimate
+from langevin.core.statistics import Estimate
+from langevin.diagnostics.convergence import Convergence
+from langevin.ensembles.predict import ClassPrediction, Prediction
 from langevin.evaluation.attacks import Attack
 from langevin.evaluation.compare import Interval
-from langevin.predictive import ClassPrediction, Prediction
 from langevin.report.contents import Table
 from langevin.report.findings import Chains, Findings
 from langevin.report.verdicts import RHAT_LIMIT, attack_name
@@ -159,7 +159,7 @@ def _chains(chains: Chains) -> Table:
     return Table("Mixing", says, ["Quantity", "Functions", "Weights"], rows)
 
 
-def _reasons(*spaces: Mixing) -> str:
+def _reasons(*spaces: Convergence) -> str:
     reasons = dict.fromkeys(why for mixing in spaces for why in mixing.unknown.values())
     return f" Unknown: {'; '.join(reasons)}." if reasons else ""
 

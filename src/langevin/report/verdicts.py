@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from langevin.core.statistics import Estimate
 from langevin.diagnostics.stationarity import Stationarity
-from langevin.diagnostics.temperature import Estimate
 from langevin.evaluation.attacks import Attack, Attacked
 from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.compare import Interval
@@ -40,7 +40,7 @@ def damaged(reasons: Sequence[str], kept: int) -> Verdict | None:
     if not reasons:
         return None
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
-    says = f"Damaged samples were left out of everything below: {shown}. {_count(kept, 'sample')} remain."
+    says = f"CorruptedFileError samples were left out of everything below: {shown}. {_count(kept, 'sample')} remain."
     return Verdict("Samples", "bad", says, "Find out why; if the run diverged, sample again with a smaller lr.")
 
 

@@ -45,9 +45,9 @@ def _plain(params: list[Any], group: Group) -> Optimizer:
 def _heavy_ball(params: list[Any], group: Group) -> Optimizer:
     from math import log
 
-    damping = -log(group["friction"])
-    rate = (1 - group["friction"]) / damping * group["reference_lr"] ** 2 * group["num_data"]
-    return torch.optim.SGD(params, lr=rate, momentum=group["friction"])
+    damping = -log(group["momentum"])
+    rate = (1 - group["momentum"]) / damping * group["reference_lr"] ** 2 * group["num_data"]
+    return torch.optim.SGD(params, lr=rate, momentum=group["momentum"])
 
 
 def _rmsprop(params: list[Any], group: Group) -> Optimizer:

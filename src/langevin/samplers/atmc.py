@@ -1,6 +1,6 @@
 """Adaptive thermostat Monte Carlo (Heek & Kalchbrenner 2019), with the corrections of its printed equations.
 
-With ℓ the lr at construction, h = lr/ℓ, D = −log(friction), κ = thermostat_rate, s = √(1 + (ℓu/max_speed)²)
+With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermostat_rate, s = √(1 + (ℓu/max_speed)²)
 (relativistic kinetic energy; 1 if max_speed is None), α = max(D − ξ, 0), b = (α + ξ)/s = max(D, ξ)/s:
 
     u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η
@@ -10,7 +10,7 @@ With ℓ the lr at construction, h = lr/ℓ, D = −log(friction), κ = thermost
 Target: exp(−U/T). The thermostat measures how much noise the mini-batches bring and injects only what is missing to
 D; where they bring more than that, it adds friction. Freezing s in a step biases by order h (variances 0.7 % too small
 at the defaults); `integrator="symmetric"` is of second order. The paper's settings: lr=3e-4, max_speed=1e-3,
-friction=0.9, thermostat_rate=1e-6, cosine cycles with warm restarts whose last iterate is the sample.
+momentum=0.9, thermostat_rate=1e-6, cosine cycles with warm restarts whose last iterate is the sample.
 
 Noise: u has variance about T, so lr is the typical move of a weight per step at T = 1 whatever N is (relativistic:
 0.93 of it); a larger N strengthens the gradient's pull on u, not the noise.
@@ -34,7 +34,7 @@ class ATMC(Thermostat):
         params: parameters or groups of them.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        friction: the most that a momentum keeps in one step at h = 1, in (0, 1).
+        momentum: the largest share of u that one step keeps at h = 1, in (0, 1).
         max_speed: the farthest that a weight moves in a step, more than lr; `"auto"` is 10/3 lr, None no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"fused"` or `"symmetric"`.
@@ -54,7 +54,7 @@ class ATMC(Thermostat):
         lr: float,
         *,
         num_data: int,
-        friction: float = 0.9,
+        momentum: float = 0.9,
         max_speed: float | Literal["auto"] | None = "auto",
         thermostat_rate: float | Literal["auto"] = "auto",
         integrator: Literal["fused", "symmetric"] = "fused",
@@ -67,7 +67,7 @@ class ATMC(Thermostat):
             params,
             lr,
             num_data=num_data,
-            friction=friction,
+            momentum=momentum,
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,

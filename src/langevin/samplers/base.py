@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin import noise, sharding
-from langevin.pieces import Pieces
-from langevin.posterior import Posterior, check_precision, checked_num_data
+from langevin.core import random as noise
+from langevin.core import sharding
+from langevin.core.parameters import check_precision
+from langevin.core.posterior import Posterior, checked_num_data
+from langevin.kernels.blocks import Pieces
 
 Group = dict[str, Any]
 Normals = Callable[[], list[Tensor]]
@@ -90,7 +92,7 @@ class Sampler(Optimizer):
     `temperature`, `seed`, `chain` and the step counter are plain numbers there.
 
     The noise is a pure function of (seed, chain, step, position of the weight among all weights); see
-    `langevin.noise`. If `chain` is a sequence of integers, every parameter carries a leading axis of that length, one
+    `langevin.core.random`. If `chain` is a sequence of integers, every parameter carries a leading axis of that length, one
     slice a chain, and each slice gets the noise that it would get alone.
 
     `noise="rademacher"` draws random signs in place of normal deviates, several times faster: mean, variance and third
@@ -177,7 +179,7 @@ class Sampler(Optimizer):
         """The lr above which the update diverges on a quadratic loss (U/N) of that curvature."""
 
     @abstractmethod
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """By how much mini-batch noise of that variance (of one coordinate of g) raises the temperature."""
 
     def observables(self) -> dict[str, list[Tensor]]:

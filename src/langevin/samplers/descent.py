@@ -65,6 +65,6 @@ class Descent(Sampler):
         """Unknown."""
         raise NotImplementedError
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """Unknown."""
         raise NotImplementedError

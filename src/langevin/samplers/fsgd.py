@@ -40,7 +40,7 @@ class FSGD(Sampler):
         """2/λ."""
         return 2 / curvature
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """ε N Var(g)/2: the temperature itself, there being no other noise."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * variance / 2)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from langevin.posterior import Posterior
+from langevin.core.posterior import Posterior
 from langevin.preconditioners import NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
 
@@ -89,7 +89,7 @@ class Preconditioned(Sampler):
         """2: in its own metric, A ≈ 1/λ, every curvature is about 1; 2/λ if the drift is not preconditioned."""
         return 2 / curvature if isinstance(self.preconditioner, NoiseOnly) else 2.0
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * self._mean_scale() * variance / 2)

@@ -55,7 +55,7 @@ class SGD(Sampler):
         """2(1 + momentum)/λ."""
         return 2 * (1 + float(self.param_groups[0]["momentum"])) / curvature
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """ε N Var(g) / (2(1 − momentum)): the temperature at which constant-rate SGD samples a flat direction."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * variance / (2 * (1 - group["momentum"])))

@@ -1,6 +1,6 @@
 """Stochastic gradient Hamiltonian Monte Carlo (Chen, Fox & Guestrin 2014), with dimensionless momentum.
 
-With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it) and D = −log(friction):
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it) and D = −log(momentum):
 
     u ← e^{−Dh} u − ((1−e^{−Dh})/D) ℓ N g + √((DT − B̂/2)(1−e^{−2Dh})/D) η                 B̂ = h ℓ² N² Var(g)
     θ ← θ + h ℓ u
@@ -32,7 +32,7 @@ class SGHMC(Sampler):
         params: parameters or groups of them.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        friction: what a momentum keeps in one step at h = 1, in (0, 1).
+        momentum: the share of u that one step keeps at h = 1, in (0, 1).
         gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: one
             number, or a tensor per parameter in the order of `params`.
         noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
@@ -51,15 +51,15 @@ class SGHMC(Sampler):
         lr: float,
         *,
         num_data: int,
-        friction: float = 0.9,
+        momentum: float = 0.9,
         gradient_variance: float | Sequence[Tensor] = 0.0,
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
-        if not 0 < friction < 1:
-            raise ValueError(f"friction must lie strictly between 0 and 1; given friction={friction}. Try 0.9.")
+        if not 0 < momentum < 1:
+            raise ValueError(f"momentum must lie strictly between 0 and 1; given momentum={momentum}. Try 0.9.")
         by_parameter = not isinstance(gradient_variance, int | float)
         super().__init__(
             params,
@@ -69,7 +69,7 @@ class SGHMC(Sampler):
             temperature=temperature,
             seed=seed,
             chain=chain,
-            friction=friction,
+            momentum=momentum,
             gradient_variance=0.0 if by_parameter else float(gradient_variance),  # type: ignore[arg-type]
         )
         if by_parameter:
@@ -87,7 +87,7 @@ class SGHMC(Sampler):
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """u ← e^{−Dh} u − ((1−e^{−Dh})/D) ℓ N g + √((DT − B̂/2)(1−e^{−2Dh})/D) η;  θ ← θ + h ℓ u."""
         unit, num_data, temperature = group["reference_lr"], group["num_data"], group["temperature"]
-        h, damping = group["lr"] / unit, -math.log(group["friction"])
+        h, damping = group["lr"] / unit, -math.log(group["momentum"])
         momentum = self.zeros_at_first("momentum", params)
 
         torch._foreach_mul_(momentum, math.exp(-damping * h))
@@ -112,13 +112,13 @@ class SGHMC(Sampler):
     def stability_limit(self, curvature: float) -> float:
         """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: where the closed-form variance on a quadratic diverges, at h = 1."""
         group = self.param_groups[0]
-        keep, damping = group["friction"], -math.log(group["friction"])
+        keep, damping = group["momentum"], -math.log(group["momentum"])
         return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """((1−e)/(1+e)) ℓ²N²Var(g)/D² at e = e^{−Dh}, less what `gradient_variance` takes off the injected noise."""
         group = self.param_groups[0]
-        unit, h, damping = group["reference_lr"], group["lr"] / group["reference_lr"], -math.log(group["friction"])
+        unit, h, damping = group["reference_lr"], group["lr"] / group["reference_lr"], -math.log(group["momentum"])
         force = (unit * group["num_data"]) ** 2
         known = h * force * group["gradient_variance"] / (2 * damping)
         return float(math.tanh(damping * h / 2) * force * variance / damping**2 - known)
@@ -135,9 +135,9 @@ class SGHMC(Sampler):
         """B̂ ≤ 2DT, or else the known noise alone is hotter than T."""
         variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
         largest, smallest = (float(f(torch.as_tensor(variance))) for f in (torch.max, torch.min))
-        limit = 2 * -math.log(group["friction"]) * group["temperature"] / (group["lr"] * group["num_data"]) ** 2
+        limit = 2 * -math.log(group["momentum"]) * group["temperature"] / (group["lr"] * group["num_data"]) ** 2
         if smallest < 0 or not math.isfinite(largest) or (group["temperature"] > 0 and largest > limit):
             raise ValueError(
                 f"gradient_variance must lie in 0 … 2DT/(lr N)² = {limit:.3g}; given up to {largest:.3g}. At this "
-                f"lr the mini-batch noise alone is hotter than T: lower lr or friction, or enlarge the batch."
+                f"lr the mini-batch noise alone is hotter than T: lower lr or momentum, or enlarge the batch."
             )

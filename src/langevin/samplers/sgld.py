@@ -51,7 +51,7 @@ class SGLD(Sampler):
         """2/λ, where 1 − ελ reaches −1."""
         return 2 / curvature
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """ε N Var(g)/2, from ε²Var(g) beside 2εT/N."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * variance / 2)

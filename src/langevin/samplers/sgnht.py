@@ -1,6 +1,6 @@
 """Stochastic gradient Nosé–Hoover thermostat (Ding et al. 2014), one thermostat a weight.
 
-With ℓ the lr at construction, h = lr/ℓ, D = −log(friction), κ = thermostat_rate, s = 1 (max_speed=None, the default:
+With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermostat_rate, s = 1 (max_speed=None, the default:
 Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), b = (D + ξ)/s:
 
     u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(DT (1−e^{−2bh})/b) η
@@ -33,7 +33,7 @@ class SGNHT(Thermostat):
         params: parameters or groups of them.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        friction: what a momentum keeps in one step at h = 1 and ξ = 0, in (0, 1).
+        momentum: the share of u that one step keeps at h = 1 and ξ = 0, in (0, 1).
         max_speed: the farthest that a weight moves in a step, more than lr; None for no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"fused"` or `"symmetric"`.
@@ -54,7 +54,7 @@ class SGNHT(Thermostat):
         lr: float,
         *,
         num_data: int,
-        friction: float = 0.9,
+        momentum: float = 0.9,
         max_speed: float | None = None,
         thermostat_rate: float | Literal["auto"] = "auto",
         integrator: Literal["fused", "symmetric"] = "fused",
@@ -67,7 +67,7 @@ class SGNHT(Thermostat):
             params,
             lr,
             num_data=num_data,
-            friction=friction,
+            momentum=momentum,
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,

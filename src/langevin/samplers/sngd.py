@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataLoader
 
-from langevin import noise
-from langevin.batches import Batches, LoaderBatches, as_batches
-from langevin.posterior import Posterior
+from langevin.core import random as noise
+from langevin.core.batches import Batches, LoaderBatches, as_batches
+from langevin.core.posterior import Posterior
 from langevin.preconditioners import Fisher
 from langevin.samplers.preconditioned import Preconditioned
 

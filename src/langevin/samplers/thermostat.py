@@ -1,6 +1,6 @@
 """What SGNHT and ATMC share: a momentum and a thermostat for every weight.
 
-With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it), D = −log(friction), κ = thermostat_rate,
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it), D = −log(momentum), κ = thermostat_rate,
 s = √(1 + (ℓu/max_speed)²) (1 if max_speed is None), and the injected noise α(ξ) by which the two methods differ,
 
     β = α + ξ,   b = β/s
@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from langevin.pieces import add_scaled
+from langevin.kernels.blocks import add_scaled
 from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
@@ -110,7 +110,7 @@ class Thermostat(Sampler):
         lr: float,
         *,
         num_data: int,
-        friction: float,
+        momentum: float,
         max_speed: float | Literal["auto"] | None,
         thermostat_rate: float | Literal["auto"],
         integrator: Literal["fused", "symmetric"],
@@ -127,7 +127,7 @@ class Thermostat(Sampler):
             temperature=temperature,
             seed=seed,
             chain=chain,
-            friction=friction,
+            momentum=momentum,
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,
@@ -138,18 +138,18 @@ class Thermostat(Sampler):
         """Add parameters; the group's lr at this moment is its ℓ, and `"auto"` settings follow from it."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        lr, friction = group.setdefault("reference_lr", group["lr"]), group["friction"]
-        if not 0 < friction < 1:
+        lr, momentum = group.setdefault("reference_lr", group["lr"]), group["momentum"]
+        if not 0 < momentum < 1:
             raise ValueError(
-                f"friction is what a momentum keeps in a step, strictly between 0 and 1; given friction={friction}. "
-                f"Write friction=0.9."
+                f"momentum is what u keeps in a step, strictly between 0 and 1; given momentum={momentum}. "
+                f"Write momentum=0.9."
             )
         if group["thermostat_rate"] == "auto":
-            group["thermostat_rate"] = (math.log(friction) / 10) ** 2
+            group["thermostat_rate"] = (math.log(momentum) / 10) ** 2
         if not (math.isfinite(group["thermostat_rate"]) and group["thermostat_rate"] > 0):
             raise ValueError(
                 f"thermostat_rate must be positive and finite; given thermostat_rate={group['thermostat_rate']}. "
-                f'Write thermostat_rate="auto", here {(math.log(friction) / 10) ** 2:.3g}.'
+                f'Write thermostat_rate="auto", here {(math.log(momentum) / 10) ** 2:.3g}.'
             )
         if group["max_speed"] == "auto":
             group["max_speed"] = 10 / 3 * lr
@@ -180,7 +180,7 @@ class Thermostat(Sampler):
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + h κ (u²/s² − T/s³)."""
         unit, temperature = group["reference_lr"], group["temperature"]
-        h, damping, force = group["lr"] / unit, -math.log(group["friction"]), unit * group["num_data"]
+        h, damping, force = group["lr"] / unit, -math.log(group["momentum"]), unit * group["num_data"]
         changed = [params, self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)]
         how = Move(self._integrate, self.injected, damping, force, temperature, unit, group["max_speed"])
         read = [grads, normals()] if temperature > 0 else [grads]
@@ -200,10 +200,10 @@ class Thermostat(Sampler):
     def stability_limit(self, curvature: float) -> float:
         """√(2(1+e)D / ((1−e) N λ)), e = e^{−D}: SGHMC's, with Gaussian kinetic energy and ξ = 0, at h = 1."""
         group = self.param_groups[0]
-        keep, damping = group["friction"], -math.log(group["friction"])
+        keep, damping = group["momentum"], -math.log(group["momentum"])
         return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
 
-    def gradient_heat(self, variance: float) -> float:
+    def gradient_noise_temperature(self, variance: float) -> float:
         """None: ξ settles where the friction removes what the mini-batches add."""
         return 0.0
 

@@ -1,0 +1,74 @@
+"""`python -m benchmarks`: measure langevin itself, from a clone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Measure langevin itself: its speed, or with a subcommand something else.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def speed(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where results.json and README.md go.")] = Path("benchmarks"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Within a minute: few samplers, two networks, no peers.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Measure one section anew: steps, parts, kfac, chains, prediction, …")
+    ] = None,
+) -> None:
+    """Every sampler against plain SGD, step by step in turn, and against peers where they are installed."""
+    if context.invoked_subcommand is None:
+        from benchmarks.speed import run_speed
+
+        run_speed(out, quick=quick, only=only, say=typer.echo)
+
+
+@app.command()
+def gold(
+    out: Annotated[Path, typer.Option(help="Where results and tables go; what is there already is not run again.")],
+    references: Annotated[Path, typer.Option(help="Where the gold standards lie.")] = Path("tests/reference"),
+) -> None:
+    """Every sampler against NUTS and HMC on two real posteriors; takes about half an hour on two cores."""
+    from benchmarks.gold import run_gold
+
+    run_gold(out, references, typer.echo)
+
+
+@app.command()
+def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> None:
+    """Which sampler supports which network: two steps of each."""
+    from benchmarks.support import write_support
+
+    write_support(out, typer.echo)
+
+
+@app.command()
+def scaling(
+    out: Annotated[Path, typer.Option(help="Where results and tables go.")],
+    page: Annotated[Path | None, typer.Option(help="The page that has the tables.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="The JUnit file of a run of the tests of faults.")] = None,
+) -> None:
+    """What two processes cost and save here, and the faults that were survived."""
+    from benchmarks.scaling import refresh, write_scaling
+
+    write_scaling(out, faults, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except ValueError as error:
+        typer.echo(f"benchmarks: {error}", err=True)
+        sys.exit(2)

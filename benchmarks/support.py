@@ -1,0 +1,122 @@
+"""Which sampler supports which network: tried, two steps of each, and written down.
+
+The networks are tried at a small size (fewer channels, small images), which has the layers of the full one; parameters
+are counted at full size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from langevin import models
+from langevin.core.likelihoods import Categorical
+from langevin.core.posterior import Posterior
+from langevin.core.priors import default
+from langevin.inference.sample import sample
+from langevin.samplers import METHODS
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network by name: its options at full size, those that make it small, and the shape of a small input."""
+
+    name: str
+    label: str
+    shape: tuple[int, ...]
+    full: dict[str, Any] = field(default_factory=dict)
+    small: dict[str, Any] = field(default_factory=dict)
+
+
+NETWORKS = [
+    Network("logistic", "logistic regression, 64 → 10", (64,), {"in_features": 64, "out_features": 10}),
+    Network("mlp", "MLP 10-40-10", (10,), {"in_features": 10, "out_features": 10, "widths": (40,)}),
+    Network("cnn", "CNN 32-64-1024", (1, 12, 12), {}, {"image_size": 12, "kernel_size": 3}),
+    Network("cnn-strided", "CNN 10-10-10, no biases", (1, 28, 28)),
+    Network("lenet", "LeNet-5", (1, 28, 28)),
+    Network("vgg11", "VGG-11 (VGG-16 has the same layers)", (3, 32, 32)),
+    Network("resnet", "ResNet-20, FRN and swish", (3, 8, 8), {"norm": "frn"}, {"norm": "frn", "depth": 8, "width": 4}),
+    Network("resnet", "ResNet-20, BatchNorm", (3, 8, 8), {}, {"depth": 8, "width": 4}),
+    Network("resnet++", "ResNet++-56, width 32", (3, 8, 8), {}, {"depth": 8, "width": 4}),
+    Network("resnet50", "ResNet-50, BatchNorm", (3, 32, 32), {}, {"width": 4, "num_classes": 10}),
+    Network("resnet++50", "ResNet++-50", (3, 32, 32), {}, {"width": 4, "num_classes": 10}),
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a sampler took two steps on a network: "yes", "partly" (some parameters are not preconditioned), "no"."""
+
+    answer: str
+    why: str = ""
+
+
+def count_parameters(network: Network) -> int:
+    """At full size."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in models.make(network.name, **network.full).parameters())
+
+
+def try_sampler(network: Network, method: str, **options: Any) -> Verdict:
+    """Two steps on eight random images."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, *network.shape, generator=generator), torch.randint(10, (8,), generator=generator)
+    torch.manual_seed(0)
+    model = models.make(network.name, **(network.small or network.full))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        posterior = Posterior(model, Categorical(), default(model), num_data=8)
+        try:
+            run = sample(
+                posterior,
+                (x, y),
+                partial(METHODS[method].sampler, lr=1e-5, **options),
+                batch_size=4,
+                steps=2,
+                burn_in=0,
+                thin=1,
+                freeze=False,
+                progress=False,
+            )
+        except ValueError as error:
+            return Verdict("no", str(error).splitlines()[0])
+    if not all(bool(tensor.isfinite().all()) for tensor in run[-1].values()):
+        return Verdict("no", "not finite")
+    partly = [str(w.message) for w in said if "A =" in str(w.message) or "no block" in str(w.message)]
+    return Verdict("partly", partly[0]) if partly else Verdict("yes")
+
+
+def judge(network: Network, method: str) -> Verdict:
+    """The verdict on a method; on NLD, whose drift Γ is for few weights, also without it."""
+    verdict = try_sampler(network, method)
+    if method == "nld" and verdict.answer == "no" and try_sampler(network, method, target="as-printed").answer == "yes":
+        return Verdict("frozen", verdict.why)
+    return verdict
+
+
+def write_support(out: Path, say: Callable[[str], None] = print) -> None:
+    """Try everything and write the page."""
+    names = [METHODS[method].sampler.__name__ for method in METHODS]
+    lines = [f"| network | `--model` | parameters | {' | '.join(names)} |", "|---" * (len(names) + 3) + "|"]
+    reasons: dict[str, None] = {}
+    for network in NETWORKS:
+        verdicts = {method: judge(network, method) for method in METHODS}
+        answers = " | ".join(verdict.answer for verdict in verdicts.values())
+        lines.append(f"| {network.label} | `{network.name}` | {count_parameters(network):,} | {answers} |")
+        for method, verdict in verdicts.items():
+            if verdict.why:
+                reasons[f"- {network.label}, {METHODS[method].sampler.__name__}: {verdict.why}"] = None
+        say(lines[-1])
+    out.write_text(
+        "# Networks, and the samplers that support them\n\nWritten by `python -m benchmarks support`, which takes two steps "
+        "with each sampler on a small version of each network; parameters are those of the full one.\n\n"
+        + "\n".join(lines)
+        + "\n\n“partly”: some parameters are not covered by the preconditioner and move with A = 1. “frozen”: too many "
+        'weights for the drift Γ, so `target="as-printed"`, which is exact once frozen.\n\n' + "\n".join(reasons) + "\n"
+    )

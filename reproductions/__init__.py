@@ -1,0 +1,47 @@
+"""The papers, reproduced: what `python -m reproductions` runs."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from reproductions import heek2019, hwa2020, lange2023, palacci2018, smith2018
+from reproductions.harness import SCALES, Paper, run_experiments
+from reproductions.page import write_overview, write_page
+
+PAPERS: Mapping[str, Paper] = {
+    "heek2019": heek2019.PAPER,
+    "hwa2020": hwa2020.PAPER,
+    "lange2023": lange2023.PAPER,
+    "palacci2018": palacci2018.PAPER,
+    "smith2018": smith2018.PAPER,
+}
+
+
+def reproduce_paper(
+    paper: str,
+    experiment: str | None = None,
+    *,
+    scale: str = "quick",
+    out: Path | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Run a paper's experiments, or one of them, and write results, figures and the page; return the page's path.
+
+    A directory of the paper's name is one of several, and the claims of all go into the page above them.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"paper={paper!r}: choose one of {', '.join(PAPERS)}.")
+    if experiment is not None and experiment not in PAPERS[paper].experiments:
+        raise ValueError(f"{paper} has no experiment {experiment!r}: it has {', '.join(PAPERS[paper].experiments)}.")
+    if scale not in SCALES:
+        raise ValueError(f"scale={scale!r}: choose one of {', '.join(SCALES)}.")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: at least one process.")
+    out = Path("reproduced") / f"{paper}-{scale}" if out is None else out
+    jobs = jobs or (1 if scale == "paper" else os.cpu_count() or 1)
+    results = run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
+    write_page(PAPERS, results, out)
+    if out.name == paper:  # its neighbours are the other papers
+        write_overview(PAPERS, out.parent)
+    return out / "README.md"

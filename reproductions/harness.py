@@ -1,0 +1,250 @@
+"""What every reproduction shares: cells that are measured once, claims that are judged from them, a page from both.
+
+An experiment is a table. Its `cells` are the settings of the rows (method, temperature, seed, …), `measure` turns a
+cell into numbers, `draw` makes the paper's figure from the rows and each claim is a function of the rows. A row is
+written down as soon as it is measured, so a run that is cut off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm.auto import tqdm
+
+from langevin.core.posterior import Posterior
+from langevin.core.statistics import Estimate
+from langevin.ensembles.run import Run
+from langevin.inference.environment import environment
+from langevin.inference.sample import resume, sample
+from langevin.inference.settings import StepInfo
+from langevin.storage import files as disk
+
+SCALES = ("quick", "full", "paper")
+Cell = dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """What was measured of a claim; `reproduced` is None where the measurement can't tell."""
+
+    measured: str
+    reproduced: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and how the rows of an experiment bear on it."""
+
+    says: str
+    judge: Callable[[Rows], Verdict]
+    otherwise: str = ""  # what we think is the reason, should it not reproduce
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of a paper.
+
+    `settings` has a dataclass for each scale; every field in which it differs from the paper's is printed.
+    """
+
+    title: str
+    settings: Mapping[str, Any]
+    cells: Callable[[Any], list[Cell]]
+    measure: Callable[..., Cell]  # (settings, workplace, **cell) → numbers
+    draw: Callable[[Any, Rows], None]  # (figure, rows)
+    claims: Sequence[Claim]
+    figure_size: tuple[float, float] = (9.0, 3.6)
+    further: Callable[[Any, Rows], list[Cell]] | None = None  # cells that the rows of the others call for
+
+    def wanted(self, settings: Any, rows: Rows) -> list[Cell]:
+        """All cells that are known to be needed, given these rows."""
+        return self.cells(settings) + (self.further(settings, rows) if self.further and rows else [])
+
+    def missing(self, settings: Any, rows: Rows) -> list[Cell]:
+        """Those of them that no row is of."""
+        have = [cell_of(row) for row in rows]
+        return [cell for cell in self.wanted(settings, rows) if cell not in have]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its experiments by name."""
+
+    title: str
+    citation: str
+    experiments: Mapping[str, Experiment]
+    remarks: str = ""
+
+
+class Rows(list[Cell]):
+    """Rows of results."""
+
+    def where(self, **key: Any) -> Rows:
+        """Those of these settings."""
+        return Rows(row for row in self if all(row.get(name) == value for name, value in key.items()))
+
+    def values(self, name: str) -> list[Any]:
+        """The different values of a setting, in the order of their first appearance."""
+        return list(dict.fromkeys(row[name] for row in self))
+
+    def mean(self, name: str, **key: Any) -> Estimate:
+        """Mean of a number over the rows of these settings (the seeds), and its standard error: nan for one row."""
+        numbers = [row[name] for row in self.where(**key)]
+        if not numbers:
+            raise KeyError(f"no row has {key}")
+        error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else math.nan
+        return Estimate(statistics.fmean(numbers), error)
+
+    def paired(self, name: str, one: Cell, other: Cell) -> Estimate:
+        """The mean difference, one less the other, over the seeds that both have."""
+        first = {row["seed"]: row[name] for row in self.where(**one)}
+        second = {row["seed"]: row[name] for row in self.where(**other)}
+        return Rows({"d": first[seed] - second[seed]} for seed in first.keys() & second.keys()).mean("d")
+
+
+def clearly(difference: Estimate) -> bool | None:
+    """Whether a difference is below zero by two standard errors: None if it is neither below nor above."""
+    if math.isnan(difference.error):
+        return None
+    return None if abs(difference.mean) <= 2 * difference.error else difference.mean < 0
+
+
+def run_experiments(
+    papers: Mapping[str, Paper],
+    paper: str,
+    only: str | None,
+    *,
+    scale: str,
+    out: Path,
+    jobs: int = 1,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Measure all cells that `out/results.json` does not have yet, with these settings; return the results."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "results.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if results and (results["paper"], results["scale"]) != (paper, scale):
+        raise ValueError(
+            f"{out} holds results of {results['paper']} at scale {results['scale']}; choose another directory for "
+            f"{paper} at scale {scale}: --out {out}-{scale}."
+        )
+    results |= {"paper": paper, "scale": scale, "environment": environment(torch.device("cpu"))}
+    known = results.setdefault("experiments", {})
+    chosen = {name: papers[paper].experiments[name] for name in papers[paper].experiments if only in (None, name)}
+    for name, experiment in chosen.items():
+        settings = json.loads(json.dumps(asdict(experiment.settings[scale])))
+        if name not in known or known[name]["settings"] != settings:
+            known[name] = {"settings": settings, "rows": []}
+
+    def todo() -> list[tuple[str, Cell]]:
+        return [
+            (name, cell)
+            for name, experiment in chosen.items()
+            for cell in experiment.missing(experiment.settings[scale], Rows(known[name]["rows"]))
+        ]
+
+    interval = 0.2 if sys.stderr.isatty() else 30.0  # a log file wants few lines
+    with tqdm(total=0, unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
+        while cells := todo():  # more than once where rows call for further cells
+            bar.total += len(cells)
+            for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
+                known[name]["rows"].append(row)
+                disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
+                bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
+                bar.update()
+    for name, experiment in chosen.items():  # in the order of the cells, however they came in
+        order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
+        known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, cell_of(row)))
+    disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
+    shutil.rmtree(out / "work", ignore_errors=True)
+    return results
+
+
+def sample_or_resume(
+    workplace: Path, posterior: Posterior, data: Any, sampler: Any, *, steps: int, **options: Any
+) -> Run:
+    """`sample` into the workplace of a cell or, if it was cut off there, `resume`."""
+    if (workplace / "manifest.json").exists():
+        callbacks = options.get("callbacks", ())
+        return resume(workplace, posterior, data, sampler=sampler, steps=steps, callbacks=callbacks, progress=False)
+    return sample(posterior, data, sampler, steps=steps, out=workplace, progress=False, **options)
+
+
+def freeze_from(step: int) -> Callable[[StepInfo], None]:
+    """A callback that stops a sampler's adaptation there: for runs that are kept from their first step."""
+
+    def freeze(moment: StepInfo) -> None:
+        if moment.step >= step:
+            moment.sampler.freeze()
+
+    return freeze
+
+
+def _measured(
+    paper: Paper, scale: str, todo: list[tuple[str, Cell]], work: Path, jobs: int
+) -> Iterator[tuple[str, Cell]]:
+    """The rows as they come in, from one process after another or from several at once."""
+    if jobs == 1:
+        with _threads(torch.get_num_threads() if scale == "paper" else 1):
+            for name, cell in todo:
+                experiment = paper.experiments[name]
+                yield name, _row(experiment.measure, experiment.settings[scale], cell, _place(work, name, cell))
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting = {}
+        for name, cell in todo:
+            experiment = paper.experiments[name]
+            job = pool.submit(_row, experiment.measure, experiment.settings[scale], cell, _place(work, name, cell))
+            waiting[job] = name
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _row(measure: Callable[..., Cell], settings: Any, cell: Cell, workplace: Path) -> Cell:
+    """The settings of a cell, what was measured, and how long that took."""
+    began = time.perf_counter()
+    measured = measure(settings, workplace, **cell)
+    shutil.rmtree(workplace, ignore_errors=True)
+    return {"cell": list(cell), **cell, **measured, "seconds": round(time.perf_counter() - began, 1)}
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def cell_of(row: Cell) -> Cell:
+    """The settings of a row."""
+    return {key: row[key] for key in row["cell"]}
+
+
+def _place_in(order: list[Cell], cell: Cell) -> int:
+    """Where a cell stands; at the end if it was called for by a row and then not any more."""
+    return order.index(cell) if cell in order else len(order)
+
+
+def _place(work: Path, name: str, cell: Cell) -> Path:
+    return work / name / "-".join(f"{key}={value}" for key, value in cell.items()).replace("/", "_")

@@ -1,0 +1,261 @@
+"""What both experiments do: SVI, SWA, SWAG and HWA from one trained start, at the same number of steps for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from langevin.approximations.averaging import HWA, SWA, SWAG
+from langevin.approximations.variational import MeanField
+from langevin.core.likelihoods import Categorical
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Gaussian
+from langevin.data import cifar10, digits, mnist
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.predict import ClassPrediction
+from langevin.evaluation import scores
+from langevin.inference.find_map import find_map
+from langevin.inference.fit import fit, resume
+from langevin.plots.landscape import Landscape, compute_landscape, draw_landscape
+from reproductions.harness import Cell, Rows, Verdict, clearly
+
+METHODS = ("SVI", "SWA", "SWAG", "HWA between", "HWA total")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The paper's sections on its experiments are empty, so these are ours: what one would take for a full run."""
+
+    data: str
+    num_data: int
+    test_size: int = 10_000
+    batch_size: int = 128
+    prior_std: float = 0.1
+    init_std: float = 0.01
+    start_steps: int = 10_000  # of training before averages begin; SVI has them in addition to its own
+    steps: int = 5000
+    sgd_lr: float = 0.01
+    adam_lr: float = 1e-3  # γ₁
+    low: float = 0.1  # γ₂/γ₁
+    cycles: tuple[int, ...] = (250, 100, 500)  # c: the first for every method, the others for HWA alone
+    rank: int = 5
+    draws: int = 30
+    resolution: int = 11
+    landscape_size: int = 2000
+    seeds: int = 3
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """Every method at the first cycle length; HWA at the others, and at a constant rate."""
+    first, *others = settings.cycles
+    plans = [(method, first, "cyclical") for method in METHODS]
+    plans += [("HWA total", cycle, "cyclical") for cycle in others] + [("HWA total", first, "constant")]
+    plans.append(("SVI, tied mean", first, "cyclical"))
+    return [
+        {"method": method, "cycle": cycle, "rate": rate, "seed": seed}
+        for seed in range(settings.seeds)
+        for method, cycle, rate in plans
+    ]
+
+
+def measured(
+    make: Callable[[], nn.Module],
+    settings: Settings,
+    workplace: Path,
+    *,
+    method: str,
+    cycle: int,
+    rate: str,
+    seed: int,
+) -> Cell:
+    """Scores on the test set, the training loss, and for HWA the landscape of its trajectory."""
+    train, test = load(settings)
+    posterior = _posterior(make, settings, seed)
+    gaussian, tied = method.startswith(("SVI", "HWA")), "tied" in method
+    start: Any = _distribution(make, settings, tied, seed) if gaussian else _mode(make, settings, seed)
+    lr = settings.adam_lr if gaussian else settings.sgd_lr
+    optimizer: Any = torch.optim.Adam if gaussian else partial(torch.optim.SGD, momentum=0.9)
+    low = settings.low * lr if rate == "cyclical" else None
+    family = MeanField(init_std=settings.init_std, tied_mean=tied)
+    kinds: dict[str, Any] = {
+        "SVI": family,
+        "SVI, tied mean": family,
+        "SWA": SWA(cycle=cycle, low=low),
+        "SWAG": SWAG(cycle=cycle, low=low, rank=settings.rank),
+        "HWA between": HWA(cycle=cycle, low=low, family=family, variance="between"),
+        "HWA total": HWA(cycle=cycle, low=low, family=family, variance="total"),
+    }
+    if (workplace / "manifest.json").exists():
+        found: Any = resume(workplace, posterior, train, progress=False)
+    else:
+        found = fit(
+            posterior,
+            train,
+            kinds[method],
+            optimizer=partial(optimizer, lr=lr),
+            steps=settings.steps,
+            batch_size=settings.batch_size,
+            init=start,
+            draws=settings.draws,
+            seed=seed,
+            out=workplace,
+            progress=False,
+        )
+    some = train[0][: settings.test_size], train[1][: settings.test_size]
+    row = {f"train_{name}": value for name, value in _scores(found, *some).items()} | _scores(found, *test)
+    row["curve"] = [round(value, 4) for value in next(iter(found.snapshots.trace("loss").values()))][-200:]
+    if method == "HWA total" and rate == "cyclical" and cycle == settings.cycles[0] and seed == 0:
+        few = [tuple(t[: settings.landscape_size] for t in part) for part in (train, test)]
+        plane = compute_landscape(found, posterior, *few, resolution=settings.resolution)
+        row["landscape"] = {
+            name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(plane).items()
+        }
+    return json.loads(json.dumps(row))  # type: ignore[no-any-return]
+
+
+def _scores(found: Any, x: Tensor, y: Tensor) -> Cell:
+    prediction = found.predict(x)
+    assert isinstance(prediction, ClassPrediction)
+    return {
+        "accuracy": scores.accuracy(prediction.probs, y),
+        "nll": scores.negative_log_likelihood(prediction.probs, y),
+        "calibration_error": scores.calibration_error(prediction.probs, y),
+    }
+
+
+def _posterior(make: Callable[[], nn.Module], settings: Settings, seed: int) -> Posterior:
+    torch.manual_seed(seed)
+    return Posterior(make(), Categorical(), Gaussian(settings.prior_std), num_data=settings.num_data)
+
+
+@cache
+def _mode(make: Callable[[], nn.Module], settings: Settings, seed: int) -> dict[str, Tensor]:
+    """The trained solution of SWA and SWAG: SGD's."""
+    return find_map(
+        _posterior(make, settings, seed),
+        load(settings)[0],
+        method="sgd",
+        lr=settings.sgd_lr,
+        steps=settings.start_steps,
+        batch_size=settings.batch_size,
+        seed=seed,
+        progress=False,
+    )
+
+
+@cache
+def _distribution(make: Callable[[], nn.Module], settings: Settings, tied_mean: bool, seed: int) -> Fit:
+    """The trained solution of SVI and HWA: that of SVI, from SGD's."""
+    return fit(
+        _posterior(make, settings, seed),
+        load(settings)[0],
+        MeanField(init_std=settings.init_std, tied_mean=tied_mean),
+        optimizer=partial(torch.optim.Adam, lr=settings.adam_lr),
+        steps=settings.start_steps,
+        batch_size=settings.batch_size,
+        init=_mode(make, settings, seed),
+        seed=seed,
+        progress=False,
+    )
+
+
+@cache
+def load(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Training and test data, in memory."""
+    size, test_size = settings.num_data, settings.test_size
+    if settings.data == "digits":
+        (x, y), (test_x, test_y) = digits("train").tensors, digits("test").tensors
+        x, test_x = (F.interpolate(t[:n], size=28) for t, n in ((x, size), (test_x, test_size)))
+        return (x, y[:size]), (test_x, test_y[:test_size])
+    if settings.data == "noise":  # for trying a configuration where there are no data
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(size + test_size, 3, 32, 32, generator=generator)
+        y = torch.randint(10, (len(x),), generator=generator)
+        return (x[:size], y[:size]), (x[size:], y[size:])
+    source = mnist if settings.data == "mnist" else cifar10
+    (x, y), (test_x, test_y) = source("train", size=size).tensors, source("test", size=test_size).tensors
+    return (x, y), (test_x, test_y)
+
+
+def draw(figure: Any, rows: Rows) -> None:
+    """Above: scores of every method, and its training; below: the two losses, sensitivity of HWA, the landscape."""
+    axes = figure.subplots(2, 4)
+    main = rows.where(cycle=rows[0]["cycle"], rate="cyclical")
+    for panel, (name, label) in zip(
+        axes[0], (("accuracy", "accuracy"), ("nll", "NLL"), ("calibration_error", "calibration error")), strict=False
+    ):
+        points = [main.mean(name, method=m) for m in METHODS]
+        panel.errorbar(range(len(points)), [p.mean for p in points], [p.error for p in points], fmt="o")
+        panel.set_xticks(range(len(points)), [m.replace(" ", "\n") for m in METHODS], fontsize=7)
+        panel.set_title(f"test {label}")
+    for number, method in enumerate(METHODS):
+        row = main.where(method=method)[0]
+        share = [(i + 1) / len(row["curve"]) for i in range(len(row["curve"]))]
+        axes[0][3].plot(share, row["curve"], linewidth=1, label=method)
+        fit, test = (main.mean(name, method=method) for name in ("train_nll", "nll"))
+        axes[1][0].errorbar(fit.mean, test.mean, test.error, fit.error, fmt="o", color=f"C{number}", label=method)
+    axes[0][3].set(title="what is minimized, running", xlabel="share of the steps")
+    axes[1][0].set(title="test NLL against training NLL")
+    for panel in (axes[0][3], axes[1][0]):
+        panel.legend(fontsize=6)
+    here = rows.where(method="HWA total")
+    labels = [f"c = {c}" if r == "cyclical" else f"c = {c},\nconstant" for c, r in _plans(here)]
+    found = [here.mean("nll", cycle=c, rate=r) for c, r in _plans(here)]
+    axes[1][1].errorbar(range(len(found)), [f.mean for f in found], [f.error for f in found], fmt="o")
+    axes[1][1].set_xticks(range(len(found)), labels, fontsize=7)
+    axes[1][1].set_title("test NLL of HWA (total)")
+    plane = next((row["landscape"] for row in rows if "landscape" in row), None)
+    for panel, which in zip(axes[1][2:], ("train", "test"), strict=True):
+        if plane is not None:
+            shown: dict[str, Any] = {name: torch.tensor(v) if isinstance(v, list) else v for name, v in plane.items()}
+            draw_landscape(panel, Landscape(**shown), which)
+            panel.legend(fontsize=6)
+
+
+def _plans(rows: Rows) -> list[tuple[int, str]]:
+    return list(dict.fromkeys((row["cycle"], row["rate"]) for row in rows))
+
+
+def against(name: str, other: str, what: str, better: str = "less") -> Callable[[Rows], Verdict]:
+    """Whether HWA (total) has less (or more) of a score than another method, by two standard errors over seeds."""
+
+    def judge(rows: Rows) -> Verdict:
+        key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
+        ours, theirs = {"method": "HWA total", **key}, {"method": other, **key}
+        difference = rows.paired(name, ours, theirs)
+        if better == "more":
+            difference = difference._replace(mean=-difference.mean)
+        between = rows.mean(name, method="HWA between", **key)
+        return Verdict(
+            f"{what}: HWA {rows.mean(name, **ours)} (between: {between}), {other} {rows.mean(name, **theirs)}.",
+            clearly(difference),
+        )
+
+    return judge
+
+
+def cycle_matters(rows: Rows) -> Verdict:
+    """Whether the test NLL differs between cycle lengths by more than two standard errors."""
+    here = rows.where(method="HWA total", rate="cyclical")
+    found = {c: here.mean("nll", cycle=c) for c in here.values("cycle")}
+    best, worst = min(found, key=lambda c: found[c].mean), max(found, key=lambda c: found[c].mean)
+    gap = here.paired("nll", {"cycle": best}, {"cycle": worst})
+    shown = ", ".join(f"c = {c}: {value}" for c, value in found.items())
+    return Verdict(f"test NLL of HWA at {shown}.", clearly(gap))
+
+
+def tied_mean(rows: Rows) -> Verdict:
+    """What one scalar mean per layer, the paper's choice, costs."""
+    key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
+    tied, free = (rows.mean("accuracy", method=m, **key) for m in ("SVI, tied mean", "SVI"))
+    return Verdict(
+        f"test accuracy {tied} with one mean per layer, {free} with one per weight.", bool(tied.mean > free.mean - 0.02)
+    )

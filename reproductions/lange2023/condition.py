@@ -1,0 +1,131 @@
+"""Condition number of the Fisher and the empirical Fisher, with and without BNP."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from langevin.core.parameters import load_tensors
+from langevin.core.posterior import Posterior
+from langevin.core.statistics import Estimate
+from langevin.diagnostics.curvature import conditioning
+from langevin.inference.sample import sample
+from langevin.preconditioners import BNP
+from langevin.samplers import SGLD
+from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
+from reproductions.lange2023 import simulation
+
+PARTS = {"whole network": None, "first layer": "layers.0.*", "last layer": "layers.1.*"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The simulation's network, small enough for dense matrices, at several moments of an SGLD run."""
+
+    num_data: int = 2000
+    width: int = 20
+    moments: tuple[int, ...] = (0, 100, 1000)
+    lr: float = 0.03
+    dampings: tuple[float, ...] = (0.0, 5e-4)  # the Fisher itself, and with a standard normal prior's 1/N
+    seeds: int = 8
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """Both matrices at every moment, of all weights and of each layer's."""
+    return [
+        {"kind": kind, "part": part, "damping": damping, "step": step, "seed": seed}
+        for seed in range(settings.seeds)
+        for step in settings.moments
+        for damping in settings.dampings
+        for part in PARTS
+        for kind in ("exact", "empirical")
+    ]
+
+
+def measure(settings: Settings, workplace: Path, *, kind: Any, part: str, damping: float, step: int, seed: int) -> Cell:
+    """λmax/λmin of F + δ and of Pᵀ(F + δ)P; None where the smallest is 0 but for rounding."""
+    simulated = simulation.Settings(num_data=settings.num_data, width=settings.width)
+    train, _ = simulation.simulated(simulated, seed)
+    posterior = simulation.make_posterior(simulated, seed)
+    if step:
+        batch = simulated.batch_size
+        sampler = partial(SGLD, lr=settings.lr)
+        run = sample(posterior, train, sampler, steps=step, burn_in=0, thin=step, batch_size=batch, progress=False)
+        load_tensors(posterior, run[-1])
+    seen = Posterior(
+        posterior.model, posterior.likelihood, posterior.prior, num_data=settings.num_data, sampled=PARTS[part]
+    )
+    found = conditioning(seen, train, kind=kind, preconditioner=BNP(), damping=damping)
+    numbers = {"condition": found.condition, "preconditioned": found.preconditioned_condition}
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+def _known(rows: Rows) -> Rows:
+    """The rows with both numbers, and by how many powers of ten BNP lowers the condition number."""
+    return Rows(
+        {**row, "gain": math.log10(row["condition"] / row["preconditioned"])}
+        for row in rows
+        if row["condition"] is not None and row["preconditioned"] is not None
+    )
+
+
+def draw(figure: Any, rows: Rows) -> None:
+    """Condition numbers of the undamped matrices against steps."""
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, kind in zip(panels, ("exact", "empirical"), strict=True):
+        for number, part in enumerate(PARTS):
+            here = _known(rows.where(kind=kind, part=part, damping=rows[0]["damping"]))
+            steps = here.values("step") if here else []
+            for name, style in (("condition", "o-"), ("preconditioned", "s--")):
+                logs = [[math.log10(row[name]) for row in here.where(step=step)] for step in steps]
+                label = part + ("" if name == "condition" else ", with BNP")
+                panel.plot(range(len(logs)), [sum(v) / len(v) for v in logs], style, color=f"C{number}", label=label)
+        panel.set_xticks(range(len(rows.values("step"))), rows.values("step"))
+        panel.set(title="Fisher" if kind == "exact" else "empirical Fisher", xlabel="steps of SGLD")
+    panels[0].set_ylabel("log₁₀ of the condition number")
+    panels[0].legend(fontsize=7)
+
+
+def _better(kind: str) -> Any:
+    def judge(rows: Rows) -> Verdict:
+        known = _known(rows.where(kind=kind))
+        parts, answers = [], []
+        for damping in rows.values("damping"):
+            for part in PARTS:
+                here = known.where(damping=damping, part=part)
+                if not here:
+                    continue
+                gains = [here.mean("gain", step=step) for step in here.values("step")]
+                if damping == 0:
+                    answers += [clearly(Estimate(-gain.mean, gain.error)) for gain in gains]
+                shown = ", ".join(f"{g} (step {s})" for g, s in zip(gains, here.values("step"), strict=True))
+                parts.append(f"{part}{f', with the prior (δ = {damping:g})' if damping else ''}: {shown}")
+        verdict = False if False in answers else True if answers and all(answers) else None
+        return Verdict(
+            f"log₁₀ of the condition number falls by: {'; '.join(parts)}.",
+            verdict,
+            "(Better: by two standard errors, for the Fisher itself, at every moment, of every part. BNP does not know "
+            "the prior's share of the curvature, and stretches it.)",
+        )
+
+    return judge
+
+
+EXPERIMENT = Experiment(
+    title="Condition numbers with and without BNP",
+    settings={
+        "quick": Settings(num_data=200, width=5, moments=(0, 20), seeds=1),
+        "full": Settings(),
+        "paper": Settings(),
+    },
+    cells=cells,
+    measure=measure,
+    draw=draw,
+    claims=[
+        Claim("BNP improves the condition number of the Fisher.", _better("exact")),
+        Claim("BNP improves the condition number of the empirical Fisher.", _better("empirical")),
+    ],
+)

@@ -1,0 +1,51 @@
+"""Running mean, variance and last deviations of a sequence of named tensors, in one pass.
+
+By Welford's recursion: a second moment minus a squared mean loses everything in rounding where the mean is large
+against the spread.
+
+    n ← n + 1,   d = x − mean,   mean ← mean + d/n,   S ← S + d ⊙ (x − mean),   variance = S/n
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from langevin.approximations.base import Weights
+
+
+class Moments:
+    """Of the tensors of given names; `last` deviations x − mean, each from the mean after its update, are kept."""
+
+    def __init__(self, names: Iterable[str], last: int = 0) -> None:
+        self.names = list(names)
+        self.count = 0
+        self.mean: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
+        self._last: deque[dict[str, Tensor]] = deque(maxlen=last)
+
+    @torch.no_grad()
+    def add(self, tensors: Weights) -> None:
+        """Take in one more; sums are in double precision."""
+        if self.count == 0:
+            self.mean = {name: torch.zeros_like(tensors[name], dtype=torch.float64) for name in self.names}
+            self._squares = {name: torch.zeros_like(mean) for name, mean in self.mean.items()}
+        self.count += 1
+        after = {}
+        for name in self.names:
+            before = tensors[name] - self.mean[name]
+            self.mean[name] += before / self.count
+            after[name] = tensors[name] - self.mean[name]
+            self._squares[name] += before * after[name]
+        self._last.append(after)
+
+    def variance(self, name: str) -> Tensor:
+        """S/n: of the iterates themselves, not of a population that they would be a sample of."""
+        return self._squares[name] / self.count
+
+    def deviations(self, name: str) -> Tensor:
+        """The last deviations as columns, (…, last)."""
+        return torch.stack([deviation[name] for deviation in self._last], dim=-1)

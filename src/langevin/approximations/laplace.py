@@ -1,0 +1,257 @@
+"""The Laplace approximation: a normal distribution with the curvature of the posterior at its mode.
+
+    q(w) = N(ŵ, T·Λ⁻¹),    Λ = N·F(ŵ) + P            F the Fisher of one example (mean over all data), P the prior's
+
+F is the Gauss-Newton part of the Hessian, so Λ is positive; for a linear model with Gaussian noise it is the Hessian,
+and q the posterior. F as a whole, its diagonal, or by layers as Ā ⊗ G (K-FAC): with P = diag(p) over the columns of
+[W b], Ã = P^{-1/2} Ā P^{-1/2} and eigenvectors V of Ã and of G, eigenvalues α and γ,
+
+    Λ = (P^{1/2} ⊗ I)(N·Ã ⊗ G + I)(P^{1/2} ⊗ I),     W = Ŵ + V_G [Z / √(N γ αᵀ + 1)] V_Aᵀ P^{-1/2}
+
+without any damping: the prior is there.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from langevin.approximations.base import (
+    Approximation,
+    FullGaussian,
+    KroneckerGaussian,
+    LowRankGaussian,
+    Method,
+    Weights,
+    count_weights,
+    split_like,
+)
+from langevin.core import random as noise
+from langevin.core.batches import Batches, batch_size_of, call
+from langevin.core.likelihoods import sampled_labels
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Gaussian
+from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix
+from langevin.preconditioners.kfac import hooked, kept_buffers, second_moment, understood
+from langevin.preconditioners.layers import Layer, find_layers
+
+Batch = tuple[Any, Any]
+Pieces = Callable[[], Iterator[Batch]]  # all data once, as often as it is called
+
+
+@dataclass(frozen=True)
+class LaplaceApproximation(Method):
+    """N(mode, (N·F + prior precision)⁻¹) (MacKay 1992; by layers: Ritter, Botev & Barber 2018). For Gaussian priors.
+
+    `fit(posterior, data, LaplaceApproximation(), init=mode)` takes no steps: without `init` it searches the mode by
+    LBFGS, as `lv.find_map` does. What F is taken of must be a mode, or nearly: elsewhere the curvature says little.
+
+    Args:
+        structure: "diagonal", "kfac", or "full" for small models.
+        fisher: "exact" (over the labels that the model expects), "mc" (one sampled label) or "empirical".
+        temperature: T; 1 is Bayes.
+        max_parameters: beyond which the full matrix is refused.
+    """
+
+    structure: str = "kfac"
+    fisher: str = "exact"
+    temperature: float = 1.0
+    max_parameters: int = 5000
+    citation: ClassVar[str] = """@inproceedings{ritter2018scalable,
+  title={A scalable {L}aplace approximation for neural networks},
+  author={Ritter, Hippolyt and Botev, Aleksandar and Barber, David},
+  booktitle={International Conference on Learning Representations}, year={2018}}"""
+
+    def __post_init__(self) -> None:
+        if self.structure not in _STRUCTURES or self.fisher not in ("exact", "mc", "empirical"):
+            raise ValueError(
+                f"LaplaceApproximation({self.structure!r}, fisher={self.fisher!r}): the structure is one of "
+                f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical".'
+            )
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"LaplaceApproximation(temperature={self.temperature}): must be positive; 1 is Bayes.")
+
+    def objective(self, posterior: Posterior) -> Posterior:
+        """The posterior's own loss, whose minimum is the mode."""
+        return posterior
+
+    def check(self, posterior: Posterior, snapshots: int) -> None:
+        """Gaussian priors, and a matrix that fits."""
+        for name, (_, _, prior) in zip(posterior.trainable_parameters(), posterior._terms, strict=True):
+            if type(prior) is not Gaussian:
+                raise ValueError(
+                    f"The Laplace approximation takes the curvature of the log-prior, which is constant for Gaussian "
+                    f"priors only; {name!r} has {prior!r}. Use lv.Gaussian(std), or lv.MeanField()."
+                )
+        if self.structure == "full" and count_weights(posterior) > self.max_parameters:
+            raise ValueError(
+                f"The full matrix of {count_weights(posterior):,} weights is above the limit of max_parameters="
+                f'{self.max_parameters:,}. Use structure="kfac" or "diagonal", or sample a few layers: '
+                f"Posterior(…, sampled='head.*')."
+            )
+
+    def tensors(self, posterior: Posterior, batches: Batches, batch_size: int) -> dict[str, Tensor]:
+        """What q is made of, at the posterior's present weights: a pass over the data."""
+        device = next(posterior.parameters()).device
+
+        def pieces() -> Iterator[Batch]:
+            return (tree_map(lambda t: t.to(device), piece) for piece in batches.whole(batch_size))
+
+        mean = {f"mean/{name}": p.detach().clone() for name, p in posterior.trainable_parameters().items()}
+        return mean | _STRUCTURES[self.structure](self, posterior, pieces)
+
+    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> Approximation:
+        """q, from what was stored."""
+        last = snapshots[-1]
+        mean = {name: last[f"mean/{name}"] for name in names}
+        variance = {name: last[f"variance/{name}"] for name in names if f"variance/{name}" in last}
+        if "precision_root" in last:
+            return FullGaussian(mean, last["precision_root"])
+        blocks = {
+            key.removeprefix("scales/"): tuple(
+                last[f"{part}/{key.removeprefix('scales/')}"]
+                for part in ("output_vectors", "scales", "input_vectors", "prior_root")
+            )
+            for key in last
+            if key.startswith("scales/")
+        }
+        return KroneckerGaussian(mean, variance, blocks) if blocks else LowRankGaussian(mean, variance)
+
+
+def _precisions(posterior: Posterior) -> dict[str, float]:
+    """The prior's precision of each parameter; `check` has seen that they are Gaussian."""
+    priors = zip(posterior.trainable_parameters(), posterior._terms, strict=True)
+    return {name: float(prior.std**-2) for name, (_, _, prior) in priors}  # type: ignore[attr-defined]
+
+
+def _shares(posterior: Posterior, pieces: Pieces) -> Iterator[tuple[int, float, Batch]]:
+    """The pieces with their numbers, and what a mean over each counts in N·weight times the mean over all data."""
+    for number, piece in enumerate(pieces()):
+        yield number, posterior.weight * batch_size_of(piece[1]), piece
+
+
+def _diagonal(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+    return _variances(method, posterior, pieces, list(posterior.trainable_parameters()))
+
+
+def _variances(
+    method: LaplaceApproximation, posterior: Posterior, pieces: Pieces, names: list[str]
+) -> dict[str, Tensor]:
+    """T/(N Fᵢᵢ + P) of the parameters of these names."""
+    params = {name: p for name, p in posterior.trainable_parameters().items() if name in names}
+    curvature = sum(
+        share * fisher_diagonal(posterior, list(params.values()), piece, method.fisher, number)
+        for number, share, piece in _shares(posterior, pieces)
+    )
+    assert isinstance(curvature, Tensor)
+    prior = _precisions(posterior)
+    own = zip(params, split_like(curvature, params), strict=True)
+    return {f"variance/{name}": method.temperature / (c + prior[name]) for name, c in own}
+
+
+def _full(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+    params = posterior.trainable_parameters()
+    curvature = sum(
+        share * fisher_matrix(posterior, list(params.values()), piece, method.fisher, number).double()
+        for number, share, piece in _shares(posterior, pieces)
+    )
+    assert isinstance(curvature, Tensor)
+    prior = torch.cat([torch.full((params[n].numel(),), p).double() for n, p in _precisions(posterior).items()])
+    precision = (curvature + prior.to(curvature).diag()) / method.temperature
+    return {"precision_root": torch.linalg.cholesky(precision).to(next(iter(params.values())).dtype)}
+
+
+def _kfac(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+    params = posterior.trainable_parameters()
+    with warnings.catch_warnings():  # of parameters that have no layer: they get their diagonal here
+        warnings.simplefilter("ignore")
+        layers = find_layers(posterior, list(params.values()), "K-FAC", understood, 1.0)
+    sums: dict[Layer, tuple[Tensor, Tensor]] = {}
+    for number, piece in enumerate(pieces()):
+        for layer, (a, g) in _factors(method, posterior, layers, piece, number).items():
+            sums[layer] = (sums[layer][0] + a, sums[layer][1] + g) if layer in sums else (a, g)
+    prior = _precisions(posterior)
+    names = {id(p): name for name, p in params.items()}
+    found: dict[str, Tensor] = {}
+    for layer, (a, g) in sums.items():
+        columns = [torch.full((layer.weight[0].numel(),), prior[names[id(layer.weight)]])]
+        columns += [] if layer.bias is None else [torch.tensor([prior[names[id(layer.bias)]]])]
+        root = torch.cat(columns).to(a).rsqrt()
+        alpha, input_vectors = torch.linalg.eigh(a / posterior.num_data * root * root[:, None])
+        gamma, output_vectors = torch.linalg.eigh(g / posterior.num_data)
+        curvature = posterior.num_data * posterior.weight * gamma.clamp_min(0)[:, None] * alpha.clamp_min(0)
+        block = {
+            "output_vectors": output_vectors,
+            "scales": (method.temperature / (curvature + 1)).sqrt(),
+            "input_vectors": input_vectors,
+            "prior_root": root,
+        }
+        key = names[id(layer.weight)].removesuffix("weight").removesuffix(".")
+        found |= {f"{part}/{key}": tensor.to(layer.weight.dtype) for part, tensor in block.items()}
+    covered = {names[id(p)] for layer in sums for p in layer.parameters}
+    rest = [name for name in params if name not in covered]
+    return found | (_variances(method, posterior, pieces, rest) if rest else {})
+
+
+def _factors(
+    method: LaplaceApproximation, posterior: Posterior, layers: list[Layer], piece: Batch, number: int
+) -> dict[Layer, tuple[Tensor, Tensor]]:
+    """Sums over the examples of a piece of Σ_positions a aᵀ and of mean_positions Σ_k δ_k δ_kᵀ.
+
+    δ_k is what the k-th column of a root of the output's Fisher becomes on its way back to the layer.
+    """
+    seen: dict[Layer, tuple[Tensor, Tensor]] = {}
+
+    def see(layer: Layer, a: Tensor, s: Tensor) -> None:
+        if layer in seen:
+            raise ValueError(f"Layer {layer.name!r} is used twice in a pass; K-FAC holds for one use. Use 'diagonal'.")
+        seen[layer] = a.detach(), s
+
+    x, y = piece
+    with torch.enable_grad(), hooked(layers, see), kept_buffers(posterior.model):
+        output = call(posterior.model, x)
+    used = list(seen)
+    sums: dict[Layer, tuple[Tensor, Tensor]] = {}
+    for column in _columns(method, posterior, output, y, number):
+        deltas = torch.autograd.grad(
+            output, [seen[layer][1] for layer in used], column, retain_graph=True, materialize_grads=True
+        )
+        for layer, delta in zip(used, deltas, strict=True):
+            rows = layer.output_rows(delta)
+            g = second_moment(rows.double()) / rows.shape[1]
+            if layer in sums:
+                sums[layer] = sums[layer][0], sums[layer][1] + g
+            else:
+                a = layer.input_rows(seen[layer][0]).double()
+                a = a if layer.bias is None else torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
+                sums[layer] = second_moment(a), g
+    return sums
+
+
+def _columns(
+    method: LaplaceApproximation, posterior: Posterior, output: Tensor, y: Any, number: int
+) -> Iterator[Tensor]:
+    """Vectors over the outputs whose outer products, summed, are the output's Fisher (or its estimate)."""
+    likelihood: Any = posterior.likelihood
+    if method.fisher == "exact":
+        if not hasattr(likelihood, "output_fisher"):
+            raise ValueError(f'{likelihood!r} has no output_fisher(output); write fisher="mc" or "empirical".')
+        values, vectors = torch.linalg.eigh(likelihood.output_fisher(output.detach()).double())
+        roots = (vectors * values.clamp_min(0).sqrt()[:, None, :]).to(output.dtype)
+        yield from (roots[:, :, k].reshape(output.shape) for k in range(roots.shape[2]))
+        return
+    if method.fisher == "mc":
+        generator = noise.generator(seed=0, chain=0, step=number, stream=noise.Stream.LABELS, device=output.device)
+        y = sampled_labels(likelihood, output.detach(), generator)
+    at = output.detach().requires_grad_()
+    yield torch.autograd.grad(-likelihood.log_prob(at, y).sum(), at)[0]
+
+
+_STRUCTURES = {"diagonal": _diagonal, "kfac": _kfac, "full": _full}

@@ -1,0 +1,7 @@
+"""Variational inference: the member of a family of distributions that is nearest to the posterior."""
+
+from langevin.approximations.variational.elbo import elbo
+from langevin.approximations.variational.families import LowRank, MeanField
+from langevin.approximations.variational.objective import Family, Variational
+
+__all__ = ["Family", "LowRank", "MeanField", "Variational", "elbo"]

@@ -1,0 +1,44 @@
+"""The evidence lower bound of any approximation that has an entropy."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from langevin.approximations.base import Approximation
+from langevin.core.batches import as_batches, batch_size_of
+from langevin.core.parameters import load_tensors
+from langevin.core.posterior import Posterior
+from langevin.core.statistics import Estimate
+
+
+@torch.no_grad()
+def elbo(
+    q: Approximation, posterior: Posterior, data: Any, *, draws: int = 100, seed: int = 0, batch_size: int = 4096
+) -> Estimate:
+    """E_q[log p(data, w)] + H[q] ≤ log p(data), over all data, by independent draws; with its standard error.
+
+    An unbiased estimate: the mean may exceed the evidence by chance, the error says by how much.
+    """
+    if q.is_point:
+        raise ValueError("A point has no entropy, so there is no bound. Fit lv.MeanField(), for example.")
+    if draws < 2:
+        raise ValueError(f"draws={draws}: a standard error takes at least two.")
+    posterior = copy.deepcopy(posterior)
+    posterior.eval()
+    device = next(posterior.parameters()).device
+    batches = as_batches(data, None, 0, device)
+    values = []
+    for number in range(draws):
+        load_tensors(posterior, q.draw(seed, number))
+        energy = 0.0
+        for batch in batches.whole(batch_size):
+            x, y = tree_map(lambda t: t.to(device), batch)
+            energy += float(posterior.loss(x, y)) * batch_size_of(y)  # the sum over pieces is U: each has its share
+        values.append(-energy)
+    series = torch.tensor(values, dtype=torch.float64)
+    return Estimate(float(series.mean() + q.entropy()), float(series.std() / math.sqrt(draws)))

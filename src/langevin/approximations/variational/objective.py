@@ -1,0 +1,221 @@
+"""The negative evidence lower bound as an energy: what the loop minimizes to fit q.
+
+    loss(x, y) = E_q[−log p(y|x,w)] + KL(q‖prior)/N = −(estimate of the ELBO)/N
+
+It is `Posterior.loss` with the expected data term in the place of the data term, and −KL in the place of log p(w): so N
+enters there and nowhere else, once. KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace
+priors and otherwise by a draw. Both parts are unbiased.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from langevin.approximations.base import LowRankGaussian, Method, Weights
+from langevin.approximations.variational.expected import expected_log_prob
+from langevin.approximations.variational.layers import find_noisy_layers, noise_in
+from langevin.core.batches import batch_size_of
+from langevin.core.parameters import internal_names
+from langevin.core.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Family(Method):
+    """A family of normal distributions over the weights; the settings that they share.
+
+    The parameters are called after what they are and the weight that they are of: "mean/0.weight", "rho/0.weight".
+
+    Args:
+        init_std: the standard deviation of every weight at the start.
+        tied_mean: one mean for all weights of a layer (Anonymous, "HWA", 2020), a scalar.
+        reparameterization: "local" (fresh noise for every example, in the layers' outputs; flipout where an example
+            meets a weight at several positions), "flipout", or "plain" (one draw of the weights a batch).
+        draws: draws of the weights in each step.
+        kl_warmup: steps over which the weight of KL rises from 0 to 1. At its end the objective is the ELBO.
+    """
+
+    init_std: float = 0.05
+    tied_mean: bool = False
+    reparameterization: str = "local"
+    draws: int = 1
+    kl_warmup: int = 0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not 0 < self.init_std < float("inf"):
+            raise ValueError(f"{name}(init_std={self.init_std}): must be positive, such as 0.05.")
+        if self.reparameterization not in ("local", "flipout", "plain"):
+            raise ValueError(
+                f'{name}(reparameterization={self.reparameterization!r}): choose "local", "flipout" or "plain".'
+            )
+        if self.draws < 1 or self.kl_warmup < 0:
+            raise ValueError(
+                f"{name}(draws={self.draws}, kl_warmup={self.kl_warmup}): at least one draw a step, and a warm-up of 0 "
+                f"steps or more."
+            )
+
+    def of(self, posterior: Posterior) -> Variational:
+        """The Bayesian version of the posterior's model, for a loop of your own: `.loss(x, y)`, `.parameters()`.
+
+        The posterior is taken over: make a copy first if its model's parameters are still needed.
+        """
+        return Variational(posterior, self)
+
+    objective = of
+
+    @abstractmethod
+    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+        """The parameters of q around these weights."""
+
+    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+        """q as the last snapshot has it."""
+        return distribution(snapshots[-1], names)
+
+    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
+        """The means."""
+        return distribution(snapshot, names).mean
+
+    def starting_means(self, weights: Weights) -> dict[str, Tensor]:
+        """The means: the weights themselves, or the mean of each layer's."""
+        if not self.tied_mean:
+            return {f"mean/{name}": tensor.clone() for name, tensor in weights.items()}
+        layers: dict[str, list[Tensor]] = {}
+        for name, tensor in weights.items():
+            layers.setdefault(_layer(name), []).append(tensor.flatten())
+        return {f"mean/{layer}": torch.cat(tensors).mean() for layer, tensors in layers.items()}
+
+
+class Variational(Posterior):
+    """A posterior's model with normal distributions for weights; the parameters are those of the distributions."""
+
+    def __init__(self, posterior: Posterior, family: Family) -> None:
+        nn.Module.__init__(self)  # what a posterior checks, this one has checked
+        self.model, self.likelihood, self.prior = posterior.model, posterior.likelihood, posterior.prior
+        self.num_data, self.weight, self.allow = posterior.num_data, posterior.weight, posterior.allow
+        self._terms = posterior._terms
+        weights = posterior.trainable_parameters()
+        self.family = family
+        self.names = list(weights)
+        self._fixed = list(posterior.fixed_tensors())
+        self._internal = internal_names(self)
+        self._step: int | None = None
+        start = family.start(self, {name: p.detach() for name, p in weights.items()}, seed=0)
+        self._keys = list(start)
+        self._own = nn.ParameterList(start.values())
+        inside = {self._internal[name].removeprefix("model."): name for name in self.names}
+        self._layers = [] if family.reparameterization == "plain" else find_noisy_layers(self.model, set(inside))
+        self._inside = inside
+        for parameter in weights.values():
+            parameter.requires_grad_(False)
+
+    def trainable_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of q, by name."""
+        return dict(zip(self._keys, self._own, strict=True))
+
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        """Frozen parameters and buffers of the model."""
+        everything = super().fixed_tensors()
+        return {name: everything[name] for name in self._fixed}
+
+    @property
+    def stochastic_forward(self) -> bool:
+        """Yes: every pass draws weights, from torch's global generator."""
+        return True
+
+    def set_step(self, step: int) -> None:
+        """For the warm-up of KL."""
+        self._step = step
+
+    def distribution(self) -> LowRankGaussian:
+        """q as it is now; gradients flow to its parameters."""
+        return distribution(self.trainable_parameters(), self.names)
+
+    def data_loss(self, x: Any, y: Any) -> Tensor:
+        """E_q[−log p(y|x,w)], the mean over the batch, by as many draws as the family says."""
+        q = self.distribution()
+        losses = [self._at_a_draw(q, x, y) for _ in range(self.family.draws)]
+        return torch.stack(losses).mean()
+
+    def _with_prior(self, energy: Tensor) -> Tensor:
+        return energy - self.log_prior() / self.num_data
+
+    def log_prior(self) -> Tensor:
+        """−KL(q‖prior), times the warm-up's weight."""
+        warmup = self.family.kl_warmup
+        weight = 1.0 if self._step is None or warmup == 0 else min(1.0, (self._step + 1) / warmup)
+        return -weight * self.kl()
+
+    def kl(self) -> Tensor:
+        """KL(q‖prior) = −H[q] − E_q[log p(w)]."""
+        q = self.distribution()
+        drawn: dict[str, Tensor] | None = None
+        terms = []
+        for name, (_, _, prior) in zip(self.names, self._terms, strict=True):
+            term = expected_log_prob(prior, q.mean[name], q.marginal_variance(name))
+            if term is None:
+                drawn = self._drawn(q) if drawn is None else drawn
+                term = prior.log_prob(drawn[name])
+            terms.append(term)
+        return -q.entropy() - torch.stack(terms).sum()
+
+    def _at_a_draw(self, q: LowRankGaussian, x: Any, y: Any) -> Tensor:
+        in_layers = {self._inside[key] for layer in self._layers for key in layer.parameters}
+        weights = self._drawn(q, without=in_layers)
+        std = {key: q.variance[name].sqrt() for key, name in self._inside.items() if name in in_layers}
+        local = self.family.reparameterization == "local"
+        with noise_in(self._layers, std, batch_size_of(y), local):
+            named = {self._internal[name]: tensor for name, tensor in weights.items()}
+            loss: Tensor = functional_call(_DataLoss(self), named, (x, y))
+        return loss
+
+    def _drawn(self, q: LowRankGaussian, without: set[str] = frozenset()) -> dict[str, Tensor]:  # type: ignore[assignment]
+        """mean + F z₂ + √variance ⊙ z₁, the last term `without` some."""
+        like = next(iter(q.mean.values()))
+        center = q.center(torch.randn(q.rank, dtype=like.dtype, device=like.device))
+        return {
+            name: c if name in without else c + q.variance[name].sqrt() * torch.randn_like(q.variance[name])
+            for name, c in center.items()
+        }
+
+
+class _DataLoss(nn.Module):
+    """The data term as a function of the weights, under the names that they have in a posterior."""
+
+    def __init__(self, owner: Posterior) -> None:
+        super().__init__()
+        self.model, self.likelihood = owner.model, owner.likelihood
+        self._owner = (owner,)  # not a submodule
+
+    def forward(self, x: Any, y: Any) -> Tensor:
+        """The mean negative log-likelihood at the weights of now."""
+        return Posterior.data_loss(self._owner[0], x, y)
+
+
+def distribution(parameters: Weights, names: list[str]) -> LowRankGaussian:
+    """q of these parameters: N(mean, diag softplus(rho)² + F Fᵀ)."""
+    variance = {name: functional.softplus(parameters[f"rho/{name}"]).square() for name in names}
+    mean = {
+        name: parameters[f"mean/{name}"]
+        if f"mean/{name}" in parameters
+        else parameters[f"mean/{_layer(name)}"].expand_as(variance[name])
+        for name in names
+    }
+    factors = {name: parameters[f"factor/{name}"] for name in names if f"factor/{name}" in parameters}
+    return LowRankGaussian(mean, variance, factors)
+
+
+def inverse_softplus(std: float) -> float:
+    """ρ with softplus(ρ) = std."""
+    return float(torch.tensor(std, dtype=torch.float64).expm1().log()) if std < 30 else std
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0] or "model"

@@ -1,1 +1,0 @@
-"""What `langevin bench` runs."""

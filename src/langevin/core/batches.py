@@ -1,0 +1,334 @@
+"""Where mini-batches come from: tensors, map-style data sets, or a DataLoader.
+
+Tensors and data sets are indexed here: the batch of step t of chain c is a fresh random subset, a pure function of
+(seed, chain, t). A DataLoader brings its own order; it is re-seeded before every batch so that what it draws from
+torch's, Python's or numpy's global generators is a function of (seed, chain, step) as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from langevin.core import random as noise
+
+Batch = tuple[Any, Any]
+_TARGET_NAMES = ("y", "label", "labels", "target", "targets")
+
+
+def call(model: nn.Module, x: Any) -> Any:
+    """model(x), the arguments given as a tuple or by name as a dict."""
+    if isinstance(x, Mapping):
+        return model(**x)
+    if isinstance(x, tuple | list):
+        return model(*x)
+    return model(x)
+
+
+def batch_size_of(y: Any) -> int:
+    """The number of examples of a batch of targets (or inputs)."""
+    while not isinstance(y, Tensor):
+        y = next(iter(y.values())) if isinstance(y, Mapping) else y[0]
+    return len(y)
+
+
+class Batches(ABC):
+    """A source of mini-batches (x, y)."""
+
+    num_data: int | None  # None where it can't be known (an iterable data set)
+    exact_resume = True
+
+    @abstractmethod
+    def fetch(self, chain: int, step: int) -> Batch:
+        """The mini-batch of a step."""
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
+        raise ValueError("A DataLoader's examples have no numbers; give the data themselves, (x, y) or a data set.")
+
+    def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
+        """The mini-batches of several chains, stacked along a first axis."""
+        return stack_batches([self.fetch(chain, step) for chain in chains])
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """One of so many parts of the mini-batch of a step, and its share of the examples."""
+        batch = self.fetch(chain, step)
+        rows, share = _rows(batch_size_of(batch[1]), part, parts)
+        x, y = tree_map(lambda t: t[rows], batch)
+        return (x, y), share
+
+    def whole(self, size: int) -> Iterator[Batch]:
+        """All data once, in pieces of up to `size`."""
+        raise ValueError("A full pass needs tensors or a map-style data set, not a DataLoader; pass loader.dataset.")
+
+    def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:  # noqa: B027
+        """Be ready to fetch that step, at which `position` was noted."""
+
+    def position(self) -> dict[str, Any]:
+        """What `rewind` needs to come back to this point: nothing, where a batch is a function of its step."""
+        return {}
+
+    def targets(self) -> Tensor | None:
+        """All targets at once, where that costs nothing."""
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data from others."""
+        return {"num_data": self.num_data}
+
+
+class TensorBatches(Batches):
+    """Tensors in memory, indexed directly."""
+
+    def __init__(self, x: Any, y: Any, batch_size: int, seed: int, device: torch.device) -> None:
+        leaves = tree_flatten((x, y))[0]
+        lengths = {len(leaf) for leaf in leaves}
+        if len(lengths) != 1:
+            raise ValueError(f"The tensors of a data set must have equal lengths; given {[len(t) for t in leaves]}.")
+        self.num_data = lengths.pop()
+        self.x, self.y = tree_map(lambda t: t.to(device), (x, y))
+        self.batch_size, self.seed, self.device = batch_size, seed, device
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """A fresh random subset."""
+        return self.take(self._indices(chain, step))
+
+    def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
+        """The mini-batches of several chains, stacked along a first axis."""
+        return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """Only the rows of that part are looked up."""
+        indices = self._indices(chain, step)
+        rows, share = _rows(len(indices), part, parts)
+        return self.take(indices[rows]), share
+
+    def targets(self) -> Tensor | None:
+        """All targets."""
+        return self.y if isinstance(self.y, Tensor) else None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Their number and a digest of sixteen of them."""
+        assert self.num_data is not None
+        rows = torch.linspace(0, self.num_data - 1, 16).long()
+        digest = hashlib.sha256()
+        for leaf in tree_flatten((self.x, self.y))[0]:
+            digest.update(
+                f"{leaf.dtype}{tuple(leaf.shape)}".encode() + leaf[rows.to(self.device)].cpu().numpy().tobytes()
+            )
+        return {"num_data": self.num_data, "sha256": digest.hexdigest()}
+
+    def whole(self, size: int) -> Iterator[Batch]:
+        """Slices."""
+        assert self.num_data is not None
+        for start in range(0, self.num_data, size):
+            yield tree_map(lambda t, s=start: t[s : s + size], (self.x, self.y))
+
+    def _indices(self, chain: int, step: int) -> Tensor:
+        assert self.num_data is not None
+        return noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples."""
+        indices = indices.to(self.device)
+        x, y = tree_map(lambda t: t[indices], (self.x, self.y))
+        return x, y
+
+
+class DatasetBatches(Batches):
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__` or `read_batch` if it has them.
+
+    Its transforms may draw from the global generators, so these are seeded for every batch.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int) -> None:
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.num_data = len(dataset)
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """A fresh random subset, collated."""
+        return self.fetch_part(chain, step, 0, 1)[0]
+
+    def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
+        """Only the examples of that part are loaded; their random transforms are drawn for each part apart."""
+        assert self.num_data is not None
+        seed_everything(self.seed, chain, step, part)
+        indices = noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        rows, share = _rows(len(indices), part, parts)
+        return self.take(indices[rows]), share
+
+    def whole(self, size: int) -> Iterator[Batch]:
+        """One index after another."""
+        assert self.num_data is not None
+        for indices in torch.split(torch.arange(self.num_data), size):
+            yield self.take(indices)
+
+    def targets(self) -> Tensor | None:
+        """The labels, where the data set has them as a tensor."""
+        labels = getattr(self.dataset, "labels", getattr(self.dataset, "targets", None))
+        return labels if isinstance(labels, Tensor) else None
+
+    def take(self, indices: Tensor) -> Batch:
+        """These examples, collated."""
+        if hasattr(self.dataset, "read_batch"):
+            return split_batch(self.dataset.read_batch(indices))
+        several = getattr(self.dataset, "__getitems__", None)
+        items = several(indices.tolist()) if several else [self.dataset[i] for i in indices.tolist()]
+        return split_batch(default_collate(items))
+
+
+class LoaderBatches(Batches):
+    """A DataLoader, one epoch after another.
+
+    A loader with a state of its own (`state_dict`, as in torchdata) is asked for it; another is begun anew with the
+    seeds of the epoch and passed over to the point where it was, which is exact if torch's own samplers order it.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self.loader, self.seed = loader, seed
+        iterable = isinstance(loader.dataset, IterableDataset)
+        self.num_data = None if iterable else len(loader.dataset)  # type: ignore[arg-type]
+        self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        self.exact_resume = self._stateful or (not iterable and _known_order(loader))
+        self._iterator: Iterator[Any] | None = None
+        self._epoch_start = 0
+
+    def position(self) -> dict[str, Any]:
+        """The step at which the present epoch began, and the loader's own state if it has one."""
+        own = {"loader": self.loader.state_dict()} if self._stateful else {}  # type: ignore[attr-defined]
+        return {"epoch_start": self._epoch_start, **own}
+
+    def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:
+        """Come back to the point of the epoch where `position` was noted."""
+        self._iterator, self._epoch_start = None, position.get("epoch_start", step)
+        if "loader" in position:
+            self.loader.load_state_dict(position["loader"])  # type: ignore[attr-defined]
+            self._iterator = iter(self.loader)
+            return
+        for passed in range(self._epoch_start, step):
+            self.fetch(chain, passed)
+
+    def fetch(self, chain: int, step: int) -> Batch:
+        """The loader's next batch; a new epoch where it has none left."""
+        seed_everything(self.seed, chain, step)
+        for _ in range(2):
+            if self._iterator is None:
+                if self.loader.generator is not None:
+                    self.loader.generator.manual_seed(noise.integer(seed=self.seed, chain=chain, step=step))
+                self._iterator, self._epoch_start = iter(self.loader), step
+            try:
+                return split_batch(next(self._iterator))
+            except StopIteration:
+                self._iterator = None
+        raise ValueError("The data loader gives no batch at all; is its data set empty, or drop_last too strict?")
+
+
+def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.device) -> Batches:
+    """What the loop draws from, for whatever the user calls data."""
+    if isinstance(data, DataLoader):
+        if batch_size is not None:
+            raise ValueError(f"A DataLoader has its own batch size; leave out batch_size={batch_size}.")
+        return LoaderBatches(data, seed)
+    if isinstance(data, IterableDataset):
+        raise ValueError("An IterableDataset can't be indexed; wrap it: DataLoader(data, batch_size=128).")
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if _all_arrays(data):
+        x, y = split_batch(tree_map(torch.as_tensor, data))
+        num_data = batch_size_of(y)
+        return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return DatasetBatches(data, _checked_size(batch_size, len(data)), seed)
+    raise ValueError(
+        f"data must be a pair of tensors (x, y), a map-style data set or a DataLoader; given {type(data).__name__}."
+    )
+
+
+def _all_arrays(data: Any) -> bool:
+    """Whether these are the columns of a data set (a list of examples, by contrast, is a map-style data set)."""
+    columns = data if isinstance(data, list) else tree_flatten(data)[0] if isinstance(data, tuple | Mapping) else []
+    return len(columns) > 0 and all(isinstance(column, Tensor | np.ndarray) for column in columns)
+
+
+def _checked_size(batch_size: int | None, num_data: int) -> int:
+    if num_data == 0:
+        raise ValueError("The data set is empty.")
+    if batch_size is None:
+        return min(128, num_data)
+    if not (isinstance(batch_size, int) and 1 <= batch_size <= num_data):
+        raise ValueError(
+            f"batch_size={batch_size} does not fit a data set of {num_data} examples; "
+            f"give an integer from 1 to {num_data} (that is the full batch)."
+        )
+    return batch_size
+
+
+def split_batch(batch: Any) -> Batch:
+    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name.
+
+    The other entries of a dict are arguments of the model by name; a single one is just its input.
+    """
+    if isinstance(batch, Mapping):
+        names = [name for name in _TARGET_NAMES if name in batch]
+        if len(names) != 1:
+            raise ValueError(
+                f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}."
+            )
+        inputs = {name: value for name, value in batch.items() if name != names[0]}
+        return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]
+    if isinstance(batch, tuple | list) and len(batch) >= 2:
+        return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
+    raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
+
+
+def stack_batches(batches: Sequence[Batch]) -> Batch:
+    """Mini-batches of several chains as one, along a first axis."""
+    x, y = tree_map(lambda *rows: torch.stack(rows), *batches)
+    return x, y
+
+
+def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
+    """Which rows of a batch a part has, and what share that is."""
+    start, stop = size * part // parts, size * (part + 1) // parts
+    if size < parts:
+        raise ValueError(
+            f"A mini-batch of {size} examples can't be shared by {parts} processes; give batch_size={parts} or more, "
+            f"or fewer processes along data."
+        )
+    return slice(start, stop), (stop - start) / size
+
+
+def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
+    """Seed the global generators of torch, Python and numpy for one step (of one part of its batch)."""
+    number = noise.integer(seed=seed, chain=chain, step=step, block=part)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002  (the global generator is what transforms of others use)
+
+
+def _known_order(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's order depends on nothing but generators that are re-seeded here."""
+    batch_sampler = loader.batch_sampler
+    if loader.persistent_workers or not (batch_sampler is None or type(batch_sampler) is BatchSampler):
+        return False
+    sampler = loader.sampler if batch_sampler is None else batch_sampler.sampler
+    if type(sampler) is RandomSampler:
+        return sampler.generator is None or sampler.generator is loader.generator
+    return type(sampler) is SequentialSampler

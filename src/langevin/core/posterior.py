@@ -1,0 +1,252 @@
+"""The posterior: a model, a likelihood, a prior and the number of data; the one place where the likelihood is rescaled.
+
+U(θ)          = −Σᵢ log p(yᵢ|xᵢ,θ) − log p(θ)                        sum over all N data
+Û(θ)          = −(N/B) Σ_{i∈batch} log p(yᵢ|xᵢ,θ) − log p(θ)         its unbiased estimate
+loss(x, y)    = Û/N                                                  so learning rates have the size known from SGD
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from langevin.core import sharding
+from langevin.core.batches import batch_size_of, call
+from langevin.core.likelihoods import Categorical, Likelihood
+from langevin.core.parameters import check_precision, public_name
+from langevin.core.priors import Gaussian, PerParameter, Prior, with_gaussian_energy
+
+
+class IncompatibleLayer(NamedTuple):
+    """A layer whose training-mode output is no function of the weights and one example."""
+
+    kind: str  # "batchnorm" or "dropout"
+    layer: str
+    instead: str
+
+
+class Posterior(nn.Module):
+    """p(θ | data) ∝ p(θ) Πᵢ p(yᵢ | xᵢ, θ)^weight.
+
+    Args:
+        model: any module; only its parameters that require a gradient are sampled.
+        likelihood: `Categorical()`, `Bernoulli()`, `GaussianNoise(std)` or any object with `log_prob(output, target)`.
+        prior: an object with `log_prob(parameter)`, or a mapping from name patterns to such objects.
+        num_data: the number of training examples N. It has no default: a wrong N is a wrong temperature.
+        weight: multiplies the log-likelihood; 1 is Bayes.
+        sampled: name patterns of the parameters to sample, such as `"head.*"`; the others are frozen
+            (`requires_grad` is switched off in the model). By default all that require a gradient.
+        allow: of `"batchnorm"`, `"dropout"`: layers that samplers refuse otherwise (see `incompatible_layers`).
+
+    Names are the model's own ("0.weight"); parameters of the likelihood are called "likelihood.…".
+
+    >>> import langevin as lv
+    >>> posterior = lv.Posterior(nn.Linear(4, 3), lv.Categorical(), lv.Gaussian(std=1.0), num_data=100)
+    >>> posterior.loss(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)).shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        prior: Prior | PerParameter | Mapping[str, Prior],
+        num_data: int,
+        *,
+        weight: float = 1.0,
+        sampled: str | Sequence[str] | None = None,
+        allow: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        if not isinstance(likelihood, Likelihood):
+            raise ValueError(f"{likelihood!r} has no log_prob(output, target). Write lv.Categorical(), for example.")
+        if not weight > 0:
+            raise ValueError(f"The weight of the likelihood must be positive; given weight={weight}.")
+        if unknown := set(allow) - {"batchnorm", "dropout"}:
+            raise ValueError(f'allow={sorted(unknown)}: can be "batchnorm" and "dropout".')
+        self.model = model
+        self.likelihood = likelihood
+        self.prior = PerParameter(prior) if isinstance(prior, Mapping) else prior
+        self.num_data = checked_num_data(num_data)
+        self.weight = weight
+        self.allow = frozenset(allow)
+        if sampled is not None:
+            self._freeze_all_but([sampled] if isinstance(sampled, str) else list(sampled))
+        self._terms = list(self._prior_terms())
+        self._others = [(owner, key, prior) for owner, key, prior in self._terms if type(prior) is not Gaussian]
+        self._gaussians: dict[float, list[tuple[nn.Module, str]]] = {}  # by standard deviation
+        self._constants: dict[float, float] = {}
+        for owner, key, prior in self._terms:
+            if type(prior) is Gaussian:
+                self._gaussians.setdefault(prior.std, []).append((owner, key))
+                size = getattr(owner, key).numel()
+                self._constants[prior.std] = self._constants.get(prior.std, 0.0) + size * prior.log_normalizer
+        self._check_parameters()
+        for layer in self.incompatible_layers():
+            if layer.kind not in self.allow:
+                warnings.warn(_describe(layer), stacklevel=2)
+
+    def loss(self, x: Any, y: Any) -> Tensor:
+        """Û/N on a mini-batch: the mean negative log-likelihood plus the negative log-prior over N.
+
+        `x` is what the model takes: a tensor, a tuple of arguments or a dict of named ones.
+        """
+        return self._with_prior(self.data_loss(x, y))
+
+    def forward(self, x: Any, y: Any) -> Tensor:
+        """The same in plain operations alone, into which `torch.func`, `torch.compile` and the like can look."""
+        return self.data_loss(x, y) - self.log_prior() / self.num_data
+
+    def data_loss(self, x: Any, y: Any) -> Tensor:
+        """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
+        output = call(self.model, x)
+        if type(self.likelihood) is Categorical:  # a subclass may have a log_prob of its own
+            mean = self.likelihood.mean_energy(output, y)
+        else:
+            log_likelihood = self.likelihood.log_prob(output, y)
+            if log_likelihood.shape != (batch_size_of(y),):
+                raise ValueError(
+                    f"{self.likelihood!r}.log_prob returned shape {tuple(log_likelihood.shape)} for a batch of "
+                    f"{batch_size_of(y)} examples; it must return one value per example, shape ({batch_size_of(y)},). "
+                    f'Do not sum or average over the batch: use reduction="none".'
+                )
+            mean = -log_likelihood.mean()
+        return mean if self.weight == 1 else mean * self.weight
+
+    def _with_prior(self, energy: Tensor) -> Tensor:
+        """Minus log p(θ)/N; its Gaussian terms, the usual ones, in few operations."""
+        if sharding.any_sharded(getattr(owner, key) for owner, key, _ in self._terms):
+            return energy - self.log_prior() / self.num_data
+        for owner, key, prior in self._others:
+            energy = energy - prior.log_prob(getattr(owner, key)) / self.num_data
+        for std, places in self._gaussians.items():
+            params = [getattr(owner, key) for owner, key in places]
+            constant = self._constants[std] / self.num_data
+            energy = with_gaussian_energy(energy, constant, 1 / (std**2 * self.num_data), params)
+        return energy
+
+    def set_step(self, step: int) -> None:
+        """The loop says before each step which one it is; nothing here depends on it."""
+
+    @property
+    def stochastic_forward(self) -> bool:
+        """Whether two passes over one batch differ, so that the loop has to seed each."""
+        return "dropout" in self.allow or any(layer.kind == "dropout" for layer in self.incompatible_layers())
+
+    def log_prior(self) -> Tensor:
+        """log p(θ) of the sampled parameters."""
+        terms = [sharding.whole(prior.log_prob(getattr(owner, key))) for owner, key, prior in self._terms]
+        return torch.stack(terms).sum()
+
+    def trainable_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are sampled, by name."""
+        return {public_name(name): p for name, p in self.named_parameters() if p.requires_grad}
+
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        """Frozen parameters and buffers, by name: the rest of what a prediction needs."""
+        frozen = {public_name(name): p.detach() for name, p in self.named_parameters() if not p.requires_grad}
+        return frozen | {public_name(name): b for name, b in self.named_buffers()}
+
+    def running_statistics(self) -> dict[str, Tensor]:
+        """The buffers that training moves (running statistics), by name; they belong to a sample of the weights."""
+        owners = {name for name, module in self.named_modules() if _keeps_statistics(module)}
+        return {public_name(name): buffer for name, buffer in self.named_buffers() if name.rpartition(".")[0] in owners}
+
+    def incompatible_layers(self) -> list[IncompatibleLayer]:
+        """Layers in training mode that make the loss depend on the batch's company or on chance.
+
+        The target of a sampler is then no density: BatchNorm couples the examples of a batch, dropout changes the
+        model at every step. `sample` refuses them for samplers unless `allow` names them.
+        """
+        return list(_hazards(self.model))
+
+    def _freeze_all_but(self, patterns: list[str]) -> None:
+        matched = set()
+        for name, parameter in self.named_parameters():
+            hits = [pattern for pattern in patterns if fnmatchcase(public_name(name), pattern)]
+            parameter.requires_grad_(bool(hits))
+            matched.update(hits)
+        if unmatched := [pattern for pattern in patterns if pattern not in matched]:
+            names = [public_name(name) for name, _ in self.named_parameters()]
+            raise ValueError(f"sampled={unmatched} matches no parameter; the names are {names}.")
+
+    def _prior_terms(self) -> Iterator[tuple[nn.Module, str, Prior]]:
+        modules = dict(self.named_modules())
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                owner, _, key = name.rpartition(".")
+                prior = self.prior
+                if isinstance(prior, PerParameter):
+                    prior = prior.for_parameter(public_name(name))
+                if not isinstance(prior, Prior):
+                    raise ValueError(f"{prior!r} has no log_prob(parameter). Write lv.Gaussian(std=1.0), for example.")
+                yield modules[owner], key, prior
+
+    def _check_parameters(self) -> None:
+        sampled = self.trainable_parameters()
+        if not sampled:
+            raise ValueError(
+                "The model has no trainable parameter, so there is nothing to sample. "
+                "Unfreeze some with parameter.requires_grad_(True)."
+            )
+        if len(sampled) < sum(p.requires_grad for p in self.parameters()):
+            raise ValueError('The model has parameters called "likelihood.…", like the likelihood\'s own; rename them.')
+        for name, parameter in sampled.items():
+            check_precision(name, parameter)
+
+
+def checked_num_data(num_data: int) -> int:
+    """The number of training examples, refused unless it is a whole positive number."""
+    if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
+        raise ValueError(
+            f"num_data is the number of training examples, a positive integer; given {num_data!r}. "
+            f"Write num_data=len(train)."
+        )
+    return num_data
+
+
+def refuse_incompatible_layers(posterior: Posterior, tolerated: Collection[str] = ()) -> None:
+    """Raise for layers that leave a sampler without a target, unless they were allowed or the method tolerates them."""
+    if found := [
+        layer for layer in posterior.incompatible_layers() if layer.kind not in {*posterior.allow, *tolerated}
+    ]:
+        kinds = sorted({layer.kind for layer in found})
+        raise ValueError(
+            "\n".join(_describe(layer) for layer in found[:3])
+            + f"\nTo sample nevertheless: Posterior(…, allow={kinds}); to switch the layers to their evaluation mode: "
+            f"model.eval()."
+        )
+
+
+def _describe(layer: IncompatibleLayer) -> str:
+    what = {
+        "batchnorm": "couples the examples of a batch, so the loss is no sum over examples and has no posterior",
+        "dropout": "changes the model at random in every step, so the samples are of no one posterior",
+    }[layer.kind]
+    return f"Layer {layer.layer!r} {what}. Use {layer.instead} instead."
+
+
+def _keeps_statistics(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm | _InstanceNorm) and module.running_mean is not None and module.training
+
+
+def _hazards(model: nn.Module) -> Iterator[IncompatibleLayer]:
+    for name, module in model.named_modules():
+        if not module.training:
+            continue
+        if isinstance(module, _BatchNorm) or _keeps_statistics(module):
+            yield IncompatibleLayer(
+                "batchnorm", public_name(name) or type(module).__name__, "GroupNorm, LayerNorm or weight normalization"
+            )
+        elif (isinstance(module, _DropoutNd) and module.p > 0) or isinstance(module, nn.RReLU):
+            yield IncompatibleLayer(
+                "dropout", public_name(name) or type(module).__name__, "a prior (it regularizes already)"
+            )

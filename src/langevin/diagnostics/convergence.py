@@ -1,0 +1,205 @@
+"""Did the chains mix? Effective sample sizes and rank-normalized R̂, of weights and of predictions.
+
+Weights of a network are not identified (units can be permuted, ReLU layers rescaled), so chains that disagree about
+weights may agree about every prediction: function space, log-probabilities on a probe set, is what counts for use.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from langevin.core.statistics import batch_means_ess, effective_sample_size, mess_full
+
+_BLOCK_BYTES = 64 << 20  # of draws that are in memory at once
+_COLUMNS = ("ess", "ess_batch", "ess_bulk", "ess_tail", "rhat")
+_FEW = 200  # quantities up to which the full mESS is worth its determinant
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Diagnostics of q scalar quantities, each array (q,); nan where it can't be known, `unknown` says why.
+
+    `ess` is the rule "to the first negative autocorrelation", `ess_batch` that of batch means, both summed over chains,
+    so they do not notice chains that disagree; `ess_bulk`, `ess_tail` and `rhat` are ArviZ's and do.
+    """
+
+    space: str  # "weights" or "function"
+    names: list[str]
+    chains: int
+    draws: int  # of each chain: the shortest chain's
+    ess: np.ndarray
+    ess_batch: np.ndarray
+    ess_bulk: np.ndarray
+    ess_tail: np.ndarray
+    rhat: np.ndarray
+    mess_full: float = float("nan")  # n(|Λ|/|Σ|)^{1/q}, for few quantities
+    unknown: dict[str, str] = field(default_factory=dict)  # field → why it is nan
+
+    @property
+    def mess(self) -> float:
+        """mESS, diagonal: the geometric mean of `ess`; nan if unknown."""
+        with np.errstate(divide="ignore"):
+            return float(np.exp(np.log(self.ess).mean()))
+
+    @property
+    def worst_rhat(self) -> float:
+        """The largest R̂; nan if unknown."""
+        known = self.rhat[~np.isnan(self.rhat)]
+        return float(known.max()) if len(known) else float("nan")
+
+    def share_above(self, limit: float = 1.01) -> float:
+        """The share of the quantities of known R̂ that have it above a limit; nan if none is known."""
+        known = self.rhat[~np.isnan(self.rhat)]
+        return float((known > limit).mean()) if len(known) else float("nan")
+
+
+def convergence(draws: np.ndarray, *, space: str = "weights", names: Sequence[str] = ()) -> Convergence:
+    """Diagnostics of draws (chains, draws, quantities)."""
+    chains, n, quantities = draws.shape
+    labels = list(names) or [str(i) for i in range(quantities)]
+    if n < 4:
+        why = f"{n} draws of a chain; 4 are the least"
+        unknown = dict.fromkeys((*_COLUMNS, "mess_full"), why)
+        columns: dict[str, Any] = {name: np.full(quantities, np.nan) for name in _COLUMNS}
+        return Convergence(space, labels, chains, n, unknown=unknown, **columns)
+    unknown = {}
+    draws = np.ascontiguousarray(draws, dtype=np.float64)
+    values = torch.from_numpy(draws)
+    moved = (draws != draws[:, :1]).any((0, 1))
+    same = (draws == draws[:1, :1]).all((0, 1))
+    if same.any():
+        unknown["rhat"] = f"{int(same.sum())} of {quantities} quantities never moved"
+    if chains < 2:
+        unknown["rhat"] = "one chain: whether chains agree can't be known"
+    full = mess_full(values) if quantities <= _FEW and moved.all() else float("nan")
+    if np.isnan(full):
+        unknown["mess_full"] = (
+            f"{chains} chains of {n} draws have too few batches for {quantities} quantities, or some depend on others"
+        )
+    bulk, tail, rhat = _by_arviz(draws)
+    return Convergence(
+        space=space,
+        names=labels,
+        chains=chains,
+        draws=n,
+        ess=torch.stack([effective_sample_size(chain) for chain in values]).sum(0).numpy(),
+        ess_batch=torch.stack([batch_means_ess(chain) for chain in values]).sum(0).numpy(),
+        ess_bulk=np.where(moved, bulk, 0.0),
+        ess_tail=np.where(moved, tail, 0.0),
+        rhat=np.where(same, np.nan, rhat),  # ArviZ's is infinite if each is stuck elsewhere
+        mess_full=full,
+        unknown=unknown,
+    )
+
+
+def weight_convergence(
+    chains: Sequence[Sequence[Mapping[str, Tensor]]],
+    *,
+    names: str | Sequence[str] | None = None,
+    subset: int | None = 1000,
+    seed: int = 0,
+) -> Convergence:
+    """In weight space, streamed: of the parameters whose names match (all by default), a random subset (None: all).
+
+    `chains` hold samples and are read once for every 64 MB of chosen numbers, so all weights never need to fit in
+    memory. ArviZ takes about 3 ms for each quantity.
+    """
+    chosen = Chosen.of(next(iter(chains[0])), names, subset, seed)
+    per_block = max(1, _BLOCK_BYTES // (8 * sum(map(len, chains))))
+    parts = [convergence(stacked(chains, part.read), names=part.labels()) for part in chosen.blocks(per_block)]
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    unknown = {name: why for part in parts for name, why in part.unknown.items()}
+    unknown["mess_full"] = "too many quantities for a full covariance"
+    labels = [name for part in parts for name in part.names]
+    return Convergence("weights", labels, parts[0].chains, parts[0].draws, unknown=unknown, **columns)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some numbers of a sample, by their place in the tensors laid end to end."""
+
+    shapes: dict[str, tuple[int, ...]]
+    places: Tensor  # ascending
+
+    @classmethod
+    def of(
+        cls, sample: Mapping[str, Tensor], names: str | Sequence[str] | None, subset: int | None, seed: int
+    ) -> Chosen:
+        """A random subset (None: all) of the numbers of the tensors whose names match a pattern."""
+        patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
+        shapes = {
+            name: tuple(tensor.shape)
+            for name, tensor in sample.items()
+            if tensor.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        if not shapes:
+            raise ValueError(f"names={names!r} matches none of {list(sample)}.")
+        if subset is not None and subset < 1:
+            raise ValueError(f"subset={subset}: give the number of weights to look at, or None for all.")
+        count = sum(sample[name].numel() for name in shapes)
+        if subset is None or subset >= count:
+            return cls(shapes, torch.arange(count))
+        generator = torch.Generator().manual_seed(seed)
+        return cls(shapes, torch.randperm(count, generator=generator)[:subset].sort().values)
+
+    def read(self, sample: Mapping[str, Tensor]) -> Tensor:
+        """Those numbers of a sample, (q,)."""
+        return torch.cat([sample[name].reshape(-1)[places].double() for name, places in self._by_tensor()])
+
+    def labels(self) -> list[str]:
+        """The name and the index of each: "0.weight[3, 1]"."""
+        return [
+            f"{name}{[int(i) for i in np.unravel_index(place, self.shapes[name])]}" if self.shapes[name] else name
+            for name, places in self._by_tensor()
+            for place in places.tolist()
+        ]
+
+    def blocks(self, size: int) -> list[Chosen]:
+        """The same, up to so many at a time."""
+        return [Chosen(self.shapes, places) for places in torch.split(self.places, size)]
+
+    def _by_tensor(self) -> list[tuple[str, Tensor]]:
+        found, start = [], 0
+        for name, shape in self.shapes.items():
+            stop = start + int(np.prod(shape, dtype=np.int64))
+            inside = self.places[(self.places >= start) & (self.places < stop)] - start
+            if len(inside):
+                found.append((name, inside))
+            start = stop
+        return found
+
+
+def stacked(chains: Sequence[Iterable[Any]], read: Callable[[Any], Tensor]) -> np.ndarray:
+    """(chains, draws, quantities): what is read of every sample, of each chain the last as many as the shortest has."""
+    rows = [torch.stack([read(sample) for sample in chain]).numpy() for chain in chains]
+    shortest = min(len(row) for row in rows)
+    return np.stack([row[-shortest:] for row in rows])
+
+
+def arviz() -> Any:
+    """ArviZ, without the announcement of its next version."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+
+    return arviz
+
+
+def _by_arviz(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bulk and tail effective sample sizes and rank-normalized split R̂ (Vehtari et al. 2021)."""
+    az = arviz()
+    data = az.convert_to_dataset({"x": draws})
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # constants divide by 0; they are said to be unknown
+        rhat = az.rhat(data)["x"].values if len(draws) > 1 else np.full(draws.shape[2], np.nan)
+        return az.ess(data, method="bulk")["x"].values, az.ess(data, method="tail")["x"].values, rhat

@@ -1,0 +1,1 @@
+"""Weights that predict: runs, fits, distilled networks."""

@@ -1,0 +1,163 @@
+"""Distillation: the predictive distribution of a whole run, compressed into one network.
+
+Korattikara, Rathod, Murphy & Welling (2015), "Bayesian dark knowledge", NeurIPS. The student S(y|x,w) minimizes
+
+    mean over inputs x of  KL( p(y|x) ‖ S(y|x,w) ),      p(y|x) = mean_s p(y|x,θ_s),
+
+which needs inputs only, no labels. It learns the total uncertainty; how much of it is doubt about the weights is lost,
+since one network has no second opinion: its mutual information (or epistemic variance) is 0.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils._pytree import tree_map
+
+from langevin.core import random as noise
+from langevin.core.batches import batch_size_of, call
+from langevin.core.likelihoods import Bernoulli, Categorical
+from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
+
+CITATION = """@inproceedings{korattikara2015bayesian,
+  title = {Bayesian Dark Knowledge},
+  author = {Korattikara, Anoop and Rathod, Vivek and Murphy, Kevin and Welling, Max},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year = {2015}
+}"""
+
+
+class MeanAndVariance:
+    """What a regression student gives: for every value of y a mean and the logarithm of a variance, (n, 2·values)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape  # of one y
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Of independent Gaussians."""
+        mean, variance = self.moments(output)
+        log_density = -0.5 * ((target.reshape(mean.shape) - mean).square() / variance + (2 * math.pi * variance).log())
+        return log_density.reshape(len(mean), -1).sum(1)
+
+    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y."""
+        mean, log_variance = output.reshape(len(output), 2, *self.shape).unbind(1)
+        return mean, log_variance.exp()
+
+
+class Distilled:
+    """A student that has learnt what a run predicts; it answers `predict` like a run."""
+
+    def __init__(self, model: nn.Module, likelihood: Any, losses: list[float], manifest: dict[str, Any]) -> None:
+        self.model = model
+        self.manifest = manifest
+        self._predictor = Predictor(model, likelihood)
+        self._losses = losses
+
+    def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
+        """The student's predictive distribution at the inputs x; all of its uncertainty counts as aleatoric."""
+        return self._predictor.predict([{}], x, batch_size=batch_size, samples=samples)
+
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log S(y|x), once; gradients flow to x."""
+        return self._predictor.log_probs([{}], x, y)
+
+    def trace(self, name: str) -> dict[int, list[float]]:
+        """The "loss" of every step: KL(run ‖ student) on its mini-batch, in nats."""
+        if name != "loss":
+            raise ValueError(f'A distilled network has the trace "loss" only, not {name!r}.')
+        return {0: list(self._losses)}
+
+
+def distill(
+    run: Any,
+    student: nn.Module,
+    inputs: Any,
+    *,
+    steps: int = 3000,
+    batch_size: int = 128,
+    lr: float = 3e-3,
+    seed: int = 0,
+    predict_batch_size: int = 1024,
+) -> Distilled:
+    """Teach one network what the whole run predicts at the inputs (no labels needed). The student is left as it is.
+
+    Args:
+        run: a run, or whatever has `predict(x)`.
+        student: gives logits, (n, classes) or one for two classes; for regression a mean and a log-variance of every
+            value, (n, 2·values).
+        inputs: where to imitate: the training inputs and, for behaviour beyond them, unlabelled or perturbed ones.
+        steps: of Adam, the rate falling to 0 as a cosine.
+        batch_size: inputs per step.
+        lr: the rate at the start.
+        seed: of the mini-batches.
+        predict_batch_size: inputs that the run predicts at a time.
+    """
+    if steps < 1 or not lr > 0 or batch_size < 1:
+        raise ValueError(f"distill needs steps ≥ 1, batch_size ≥ 1 and lr > 0; given {steps}, {batch_size}, {lr}.")
+    student = copy.deepcopy(student).train()
+    device = next(student.parameters()).device
+    teacher = run.predict(inputs, batch_size=predict_batch_size)
+    inputs = tree_map(lambda t: torch.as_tensor(t).to(device), inputs)
+    size = min(batch_size, batch_size_of(inputs))
+    likelihood = _likelihood(student, inputs, teacher)
+    optimizer = torch.optim.Adam(student.parameters(), lr=lr)
+    schedule = CosineAnnealingLR(optimizer, steps)
+    losses = []
+    for step in range(steps):
+        rows = noise.random_subset(batch_size_of(inputs), size, seed=seed, chain=0, step=step).to(device)
+        output = call(student, tree_map(lambda t, rows=rows: t[rows], inputs))
+        loss = _divergence(teacher, rows.cpu(), likelihood, output)
+        if not bool(loss.isfinite()):
+            raise FloatingPointError(f"The student diverged at step {step}: its loss is {loss.item()}. Lower lr={lr}.")
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    manifest = {
+        "method": "distilled",
+        "of": getattr(run, "manifest", {}),
+        "options": {"steps": steps, "batch_size": size, "lr": lr, "seed": seed, "inputs": batch_size_of(inputs)},
+    }
+    return Distilled(student.eval(), likelihood, losses, manifest)
+
+
+def _divergence(teacher: Prediction, rows: Tensor, likelihood: Any, output: Tensor) -> Tensor:
+    """KL(teacher ‖ student), averaged over the inputs of these rows."""
+    if isinstance(teacher, ClassPrediction):
+        p = teacher.probs[rows].to(output)
+        log_q: Tensor = likelihood.probs(output).clamp_min(torch.finfo(output.dtype).tiny).log()
+        negative: Tensor = torch.special.entr(p) + p * log_q
+        return -negative.sum(1).mean()
+    mean, variance = likelihood.moments(output)
+    ratio: Tensor = teacher.variance[rows].to(output) / variance
+    error: Tensor = (teacher.mean[rows].to(output) - mean).square() / variance
+    return 0.5 * (ratio - ratio.log() - 1 + error).reshape(len(rows), -1).sum(1).mean()
+
+
+@torch.no_grad()
+def _likelihood(student: nn.Module, inputs: Any, teacher: Prediction) -> Any:
+    """How the student's output is read, after a look at its shape."""
+    student.eval()
+    shape = tuple(call(student, tree_map(lambda t: t[:2], inputs)).shape[1:])
+    student.train()
+    if isinstance(teacher, ValuePrediction):
+        values = teacher.mean[0].numel()
+        if torch.Size(shape).numel() == 2 * values:
+            return MeanAndVariance(tuple(teacher.mean.shape[1:]))
+        expected = f"(n, {2 * values}): a mean and a log-variance of each of {values} value(s)"
+    else:
+        classes = teacher.probs.shape[1]
+        if shape == tuple(teacher.probs.shape[1:]):
+            return Categorical()
+        if classes == 2 and shape in ((), (1,)):
+            return Bernoulli()
+        expected = f"(n, {classes}): the logits of {classes} classes"
+    raise ValueError(f"The student's output has shape {('n', *shape)}, expected {expected}.".replace("'", ""))

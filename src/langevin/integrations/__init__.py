@@ -1,0 +1,1 @@
+"""langevin inside other libraries: scikit-learn, TensorBoard."""

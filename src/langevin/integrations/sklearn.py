@@ -1,0 +1,172 @@
+"""A scikit-learn face: Bayesian networks as estimators, so that pipelines and `cross_val_score` work.
+
+>>> from sklearn.datasets import load_iris
+>>> from sklearn.model_selection import cross_val_score
+>>> X, y = load_iris(return_X_y=True)
+>>> scores = cross_val_score(BayesianClassifier(steps=400, random_state=0), X, y, cv=3)
+>>> bool(scores.mean() > 0.9)
+True
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from langevin.core.likelihoods import Categorical, GaussianNoise, Likelihood
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Gaussian
+from langevin.diagnostics.curvature import largest_curvature
+from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
+from langevin.inference.checks import preserve_rng_state
+from langevin.inference.find_map import find_map
+from langevin.inference.sample import sample
+from langevin.samplers import SGD, SGLD, Sampler
+
+Net = nn.Module | Callable[[int, int], nn.Module] | None
+
+
+class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share: the samples are held in memory, so that a fitted estimator can be pickled."""
+
+    def __init__(
+        self,
+        net: Net = None,
+        sampler: Callable[..., Sampler] | None = None,
+        *,
+        prior: Any = None,
+        steps: int = 2000,
+        burn_in: int | None = None,
+        batch_size: int = 128,
+        chains: int = 1,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.net = net
+        self.sampler = sampler
+        self.prior = prior
+        self.steps = steps
+        self.burn_in = burn_in
+        self.batch_size = batch_size
+        self.chains = chains
+        self.random_state = random_state
+        self.progress = progress
+
+    def _sample(self, x: np.ndarray, y: Tensor, outputs: int, likelihood: Likelihood) -> None:
+        self.center_, self.scale_ = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1.0)
+        inputs = self._inputs(x)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        with preserve_rng_state():
+            torch.manual_seed(seed)
+            model = self._network(inputs.shape[1], outputs)
+        posterior = Posterior(model, likelihood, self.prior or Gaussian(1.0), num_data=len(inputs))
+        options = {"batch_size": min(self.batch_size, len(inputs)), "seed": seed, "progress": self.progress}
+        probe = SGD(posterior.parameters(), lr=1.0, num_data=len(inputs))
+        curvature = largest_curvature(posterior, inputs, y)
+        start = find_map(
+            posterior,
+            (inputs, y),
+            method="sgd",
+            lr=0.02 * probe.stability_limit(max(curvature, 1e-6)),
+            steps=self.steps,
+            **options,  # type: ignore[arg-type]
+        )
+        run = sample(
+            posterior,
+            (inputs, y),
+            self.sampler or partial(SGLD, lr=0.1 * probe.stability_limit(max(curvature, 1e-6))),
+            steps=self.steps,
+            burn_in=self.burn_in,
+            chains=self.chains,
+            init=start,
+            **options,  # type: ignore[arg-type]
+        )
+        # predictions in double precision, so that they do not depend on which rows are asked for together
+        self.samples_ = [{name: tensor.double() for name, tensor in weights.items()} for weights in run]
+        self.temperature_ = run.temperature()
+        self.predictor_ = Predictor(posterior.model, posterior.likelihood).double()
+
+    def _network(self, features: int, outputs: int) -> nn.Module:
+        if self.net is None:
+            return nn.Sequential(nn.Linear(features, 50), nn.Tanh(), nn.Linear(50, outputs))
+        if isinstance(self.net, nn.Module):
+            return copy.deepcopy(self.net)
+        return self.net(features, outputs)
+
+    def _inputs(self, x: np.ndarray) -> Tensor:
+        return torch.as_tensor((x - self.center_) / self.scale_, dtype=torch.float32)  # as they are sampled with
+
+    def _predict(self, x: Any) -> Prediction:
+        check_is_fitted(self)
+        x = validate_data(self, x, reset=False)
+        return self.predictor_.predict(self.samples_, self._inputs(x).double())
+
+
+class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[misc]
+    """A classifier whose probabilities are averaged over samples of the posterior.
+
+    Args:
+        net: a module, or a function from the numbers of features and classes to one; by default one hidden layer of 50.
+            Features are standardized first.
+        sampler: `partial(lv.SGLD, lr=…)` and the like; by default SGLD at a tenth of its stability limit.
+        prior: of the weights; by default `Gaussian(1.0)`.
+        steps: of the search for a start, and of each chain, burn-in included.
+        burn_in: steps before the first sample (a quarter).
+        batch_size: examples per step.
+        chains: independent chains.
+        random_state: an integer makes the result repeatable.
+        progress: show progress bars.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Sample the posterior given features X, (n, features), and labels y, (n,)."""
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"A classifier needs at least two classes; y has one class, {self.classes_[0]!r}.")
+        self._sample(X, torch.as_tensor(labels), len(self.classes_), Categorical())
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities, (n, classes)."""
+        prediction = self._predict(X)
+        assert isinstance(prediction, ClassPrediction)
+        probs = prediction.probs.double().numpy()
+        return np.asarray(probs / probs.sum(1, keepdims=True))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        probs = self.predict_proba(X)
+        return np.asarray(self.classes_[probs.argmax(1)])
+
+
+class BayesianRegressor(RegressorMixin, _BayesianNetwork):  # type: ignore[misc]
+    """A regressor with error bars: Gaussian noise of unknown size, which is sampled too. Arguments as above."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Sample the posterior given features X, (n, features), and values y, (n,)."""
+        X, y = validate_data(self, X, y, y_numeric=True)
+        self.target_mean_, self.target_std_ = float(np.mean(y)), float(np.std(y)) or 1.0
+        scaled = torch.as_tensor((y - self.target_mean_) / self.target_std_, dtype=torch.float32)[:, None]
+        self._sample(X, scaled, 1, GaussianNoise(0.5, sampled=True))
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The predictive mean of each row and, if asked, the standard deviation (noise and doubt together)."""
+        prediction = self._predict(X)
+        assert isinstance(prediction, ValuePrediction)
+        mean = prediction.mean[:, 0].double().numpy() * self.target_std_ + self.target_mean_
+        if not return_std:
+            return mean
+        return mean, prediction.variance[:, 0].double().sqrt().numpy() * self.target_std_

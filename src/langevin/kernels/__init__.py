@@ -1,0 +1,1 @@
+"""Fast element-wise updates."""

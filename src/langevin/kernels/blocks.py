@@ -1,0 +1,163 @@
+"""Element-wise updates in pieces of a size for which they are quick.
+
+An update of a few dozen operations on small tensors costs their number, on large ones the memory that they go through.
+So small tensors are joined, and each operation is called once for all of them; large ones are cut, and what the update
+writes down on its way stays in the processor's cache. Compiled, an update writes nothing down on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from langevin.core import sharding
+
+SIZE = 1 << 15  # numbers in a piece: one thread treats it, so no other is waited for (torch shares out more than that)
+
+
+class _Room(NamedTuple):
+    """Where some tensors are joined."""
+
+    owner: Tensor  # kept, so that its id stays its own
+    flat: Tensor
+    views: list[Tensor]  # of `flat`, in the shapes of the tensors
+
+
+class Pieces:
+    """Cuts and joins; keeps the room for what it joins from step to step."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[int, int, int], _Room] = {}
+        self._compiled: dict[Callable[..., None], Callable[..., None]] | None = None
+
+    def compile(self) -> None:
+        """From now on make every update one pass over memory: nothing is cut, and `torch.compile` fuses operations."""
+        self._compiled = {} if self._compiled is None else self._compiled
+
+    def each(
+        self,
+        update: Callable[..., None],
+        changed: Sequence[list[Tensor]],
+        read: Sequence[list[Tensor]],
+        *settings: Any,
+    ) -> None:
+        """Call update(*settings, *piece) with every piece.
+
+        It is a function that captures nothing. If it is compiled, numbers among the settings reach it as tensors, so
+        that a new learning rate is no reason to compile again.
+        """
+        if self._compiled is not None:
+            update, settings = self._fused(update, settings)
+        for piece in self.of(changed, read):
+            update(*settings, *[part.detach() for part in piece])
+
+    def each_list(
+        self,
+        update: Callable[..., None],
+        changed: Sequence[list[Tensor]],
+        read: Sequence[list[Tensor]],
+        *settings: Any,
+    ) -> None:
+        """The same for updates of few operations, written with `torch._foreach_…`: small tensors are not joined."""
+        if self._compiled is not None:
+            update, settings = self._fused(update, settings)
+            for piece in self.of(changed, read):
+                update(*settings, *[[part.detach()] for part in piece])
+            return
+        lists = [_here(each) for each in (*changed, *read)]
+        small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
+        if small:
+            update(*settings, *[[each[i] for i in small] for each in lists])
+        for i, tensor in enumerate(lists[0]):
+            if tensor.numel() >= SIZE:
+                for parts in _cut([each[i] for each in lists], whole=False):
+                    update(*settings, *[[part] for part in parts])
+
+    def _fused(self, update: Callable[..., None], settings: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
+        assert self._compiled is not None
+        if update not in self._compiled:
+            self._compiled[update] = torch.compile(update, dynamic=True)
+        tensors = (torch.tensor(s, dtype=torch.float64) if isinstance(s, float) else s for s in settings)
+        return self._compiled[update], tuple(tensors)
+
+    def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """The same stretch of each list, first of the changed ones, then of those to read, piece by piece.
+
+        What is done in place to a piece of a changed list is done to its tensors.
+        """
+        changed, read = [_here(each) for each in changed], [_here(each) for each in read]
+        small: list[int] = []
+        count = 0
+        for i, tensor in enumerate(changed[0]):
+            if tensor.numel() >= SIZE:
+                yield from _cut([each[i] for each in (*changed, *read)], whole=self._compiled is not None)
+                continue
+            if small and (count >= SIZE or not _alike(tensor, changed[0][small[0]])):
+                yield from self._joined(changed, read, small)
+                small, count = [], 0
+            small.append(i)
+            count += tensor.numel()
+        if small:
+            yield from self._joined(changed, read, small)
+
+    def _joined(
+        self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]], which: list[int]
+    ) -> Iterator[list[Tensor]]:
+        lists = [[each[i] for i in which] for each in (*changed, *read)]
+        if len(which) == 1:
+            yield [each[0] for each in lists]
+            return
+        rooms = [self._room(lists[0][0], slot, each) for slot, each in enumerate(lists)]
+        for room, each in zip(rooms, lists, strict=True):
+            torch._foreach_copy_(room.views, each)
+        yield [room.flat for room in rooms]
+        for room, each in zip(rooms, lists[: len(changed)], strict=False):
+            torch._foreach_copy_(each, room.views)
+
+    def _room(self, owner: Tensor, slot: int, tensors: list[Tensor]) -> _Room:
+        key = (id(owner), len(tensors), slot)
+        if key not in self._rooms or [v.shape for v in self._rooms[key].views] != [t.shape for t in tensors]:
+            sizes = [t.numel() for t in tensors]
+            flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+            views = [part.view(t.shape) for part, t in zip(torch.split(flat, sizes), tensors, strict=True)]
+            self._rooms[key] = _Room(owner, flat, views)
+        return self._rooms[key]
+
+
+def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> None:
+    """x ← x + scale · y, in one operation if the scale is a number."""
+    if isinstance(scale, Tensor):
+        x.add_(y * scale)
+    else:
+        x.add_(y, alpha=scale)
+
+
+def add_ratios(x: list[Tensor], y: list[Tensor], z: list[Tensor] | tuple[Tensor, ...], scale: float | Tensor) -> None:
+    """x ← x + scale · y/z of lists, the same way."""
+    if isinstance(scale, Tensor):
+        torch._foreach_add_(x, [a / b * scale for a, b in zip(y, z, strict=True)])
+    else:
+        torch._foreach_addcdiv_(x, y, z, value=scale)
+
+
+def _here(tensors: list[Tensor]) -> list[Tensor]:
+    """What this process has of them."""
+    return [sharding.local(t) for t in tensors] if sharding.any_sharded(tensors) else tensors
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device
+
+
+def _cut(tensors: list[Tensor], whole: bool) -> Iterator[list[Tensor]]:
+    """Stretches of equally large tensors; those that do not lie in memory in one order stay as they are."""
+    if not all(t.is_contiguous() for t in tensors):
+        yield tensors
+    elif whole:
+        yield [t.view(-1) for t in tensors]
+    else:
+        for parts in zip(*[torch.split(t.view(-1), SIZE) for t in tensors], strict=True):
+            yield list(parts)

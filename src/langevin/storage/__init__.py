@@ -1,0 +1,1 @@
+"""A run on disk or in memory: samples, checkpoints, manifest, locks."""

@@ -1,0 +1,120 @@
+"""The manifest: what a run is, as JSON with a checksum. Whatever is read from it is looked at first.
+
+It holds no path: where files are follows from the run's directory and from numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from langevin.errors import RunError
+from langevin.storage.files import dtype_of, parse
+
+FORMAT = 2
+_NAME = "manifest.json"
+_LARGEST = 64 << 20  # bytes; a network of ten thousand tensors needs one
+_KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are there
+    "run": (str,),
+    "created": (str,),
+    "tags": (dict,),
+    "plan": (dict,),
+    "sampler": (dict, type(None)),
+    "schedule": (dict, bool, type(None)),
+    "num_data": (int,),
+    "prior": (str,),
+    "weight": (int, float),
+    "likelihood": (dict,),
+    "data": (dict,),
+    "float16": (bool,),
+    "keep_last": (int, type(None)),
+    "environment": (dict,),
+    "resumed": (list,),
+}
+
+
+def there(path: Path) -> bool:
+    """Whether a directory holds a run."""
+    return (path / _NAME).exists()
+
+
+def text(manifest: dict[str, Any]) -> bytes:
+    """The manifest as it stands in its file, with its checksum."""
+    plain = json.loads(json.dumps(manifest))
+    return json.dumps({**plain, "sha256": _checksum(plain)}, indent=2, ensure_ascii=False).encode()
+
+
+def file(path: Path) -> Path:
+    """Where the manifest of a run is."""
+    return path / _NAME
+
+
+def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
+    """The manifest of a run, checked; one that was `edited` by hand only where that is allowed."""
+    place = file(path)
+    try:
+        if place.stat().st_size > _LARGEST:
+            raise RunError(f"{place} is not the manifest of a run: it is larger than any.")
+        manifest = parse(place.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} holds no run (it has no manifest.json).") from None
+    except RunError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RunError(f"{place} can't be read: {error}.") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("tensors"), dict):
+        raise RunError(f"{place} is not the manifest of a run.")
+    if manifest.get("format") != FORMAT:
+        environment = manifest.get("environment")
+        writer = environment.get("langevin", "?") if isinstance(environment, dict) else "?"
+        raise RunError(
+            f"{path} was written in format {manifest.get('format')!r} by langevin {writer}; this version reads format "
+            f"{FORMAT}. Open it with the version that wrote it."
+        )
+    checksum = manifest.pop("sha256", None)
+    if checksum != _checksum(manifest) and not edited:
+        raise RunError(
+            f"{place} was changed after langevin wrote it (its checksum differs), so nothing in it can be relied on. "
+            f"Put the original back; or, if the change is yours and you answer for it: langevin verify {path} "
+            f"--accept-manifest."
+        )
+    _check(place, manifest)
+    return manifest
+
+
+def require(path: Path, manifest: dict[str, Any], *names: str) -> None:
+    """Raise if entries are missing (by default any) that are needed to go on."""
+    if missing := [name for name in names or _KINDS if name not in manifest]:
+        raise RunError(f"{file(path)} lacks {', '.join(missing)}; it is no complete manifest.")
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    try:
+        return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        raise RunError("The manifest is nested too deeply.") from None
+
+
+def _check(place: Path, manifest: dict[str, Any]) -> None:
+    wrong = [name for name, kinds in _KINDS.items() if name in manifest and type(manifest[name]) not in kinds]
+    if "run" not in manifest or (type(manifest.get("keep_last")) is int and manifest["keep_last"] < 1):
+        wrong.append("run" if "run" not in manifest else "keep_last")
+    wrong += [f"tensors: {name}" for name, spec in manifest["tensors"].items() if not _is_spec(spec)]
+    if wrong:
+        raise RunError(f"{place} is not the manifest of a run: {wrong[0]!r} is not what it should be.")
+
+
+def _is_spec(spec: Any) -> bool:
+    """Whether this describes a tensor: {"shape": [3, 4], "dtype": "float32"}."""
+    if not isinstance(spec, dict) or not isinstance(spec.get("shape"), list):
+        return False
+    if not all(type(n) is int and n >= 0 for n in spec["shape"]) or math.prod(spec["shape"]) >= 2**60:
+        return False
+    try:
+        dtype_of(spec.get("dtype"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,192 @@
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.ensembles.predict import Predictor
+from tests.helpers import toy_data, toy_model, toy_posterior
+
+draw = partial(lv.sample, progress=False)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=60, burn_in=20, thin=4, chains=2)
+
+
+def outputs(run, x):
+    """What the model says with each sample, by plain loading."""
+    model = toy_model()
+    each = []
+    for sample in run:
+        model.load_state_dict(sample)
+        each.append(model(x).softmax(1).detach())
+    return torch.stack(each)
+
+
+def test_probabilities_are_the_mean_over_samples(run):
+    x = toy_data()[0]
+    each = outputs(run, x)
+    prediction = run.predict(x, batch_size=7, samples=True)
+    torch.testing.assert_close(prediction.probs, each.mean(0))
+    torch.testing.assert_close(prediction.samples, each)
+    assert run.predict(x).samples is None
+    assert torch.equal(prediction.labels, each.mean(0).argmax(1))
+    torch.testing.assert_close(prediction.confidence, each.mean(0).amax(1))
+
+
+def test_total_is_aleatoric_plus_epistemic(run):
+    x = toy_data()[0]
+    each = outputs(run, x).double()
+    prediction = run.predict(x)
+    entropy = -(each.mean(0) * each.mean(0).log()).sum(1)
+    aleatoric = -(each * each.log()).sum(2).mean(0)
+    torch.testing.assert_close(prediction.entropy.double(), entropy, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(prediction.aleatoric.double(), aleatoric, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(prediction.entropy, prediction.aleatoric + prediction.mutual_information)
+    divergence = (each * (each.log() - each.mean(0).log())).sum(2).mean(0)  # mean KL to the average
+    torch.testing.assert_close(prediction.mutual_information.double(), divergence, atol=1e-6, rtol=1e-4)
+    assert (prediction.mutual_information > 0).all()
+
+
+def test_certain_probabilities_have_no_entropy():
+    class Certain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return torch.tensor([[1e4, 0.0]]).expand(len(x), 2) + 0 * self.w
+
+    predictor = Predictor(Certain(), lv.Categorical())
+    prediction = predictor.predict([{"w": torch.zeros(1)}], torch.zeros(3, 1))
+    assert torch.equal(prediction.entropy, torch.zeros(3))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_regression_variance_is_noise_plus_spread(sampled):
+    x, _ = toy_data()
+    y = x.sum(1, keepdim=True)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.GaussianNoise(0.5, sampled=sampled), lv.Gaussian(), num_data=60)
+    run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4)
+    means = torch.stack([x @ s["weight"].T + s["bias"] for s in run])
+    noises = torch.stack([s["likelihood.log_std"].exp() if sampled else torch.tensor(0.5) for s in run])
+    prediction = run.predict(x, samples=True)
+    torch.testing.assert_close(prediction.mean, means.mean(0))
+    torch.testing.assert_close(prediction.epistemic, means.var(0, correction=0), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(prediction.aleatoric, noises.square().mean().expand(60, 1))
+    torch.testing.assert_close(prediction.variance, prediction.aleatoric + prediction.epistemic)
+    torch.testing.assert_close(prediction.samples, means)
+    assert (len(set(noises.tolist())) > 1) == sampled
+
+
+def test_bernoulli_gives_two_classes():
+    x, y = toy_data(classes=2)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.Bernoulli(), lv.Gaussian(), num_data=60)
+    run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-1), steps=200)
+    prediction = run.predict(x)
+    assert prediction.probs.shape == (60, 2)
+    assert (prediction.labels == y).float().mean() > 0.8
+
+
+def test_prediction_uses_evaluation_mode_and_restores_the_mode():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9))
+    predictor = Predictor(model, lv.Categorical()).train()
+    sample = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
+    x = torch.randn(5, 4)
+    a, b = (predictor.predict([sample], x).probs for _ in range(2))
+    assert torch.equal(a, b)
+    assert model.training
+
+
+def test_predicting_with_nothing_is_refused(run):
+    with pytest.raises(ValueError, match="holds no sample yet"):
+        run._predictor.predict([], toy_data()[0])
+
+
+def test_a_likelihood_that_cannot_predict_is_refused():
+    class Own:
+        def log_prob(self, output, target):
+            return -(output[:, 0] - target).square()
+
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    x, _ = toy_data()
+    run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20)
+    assert len(run) > 0
+    with pytest.raises(ValueError, match="can't predict: give it probs"):
+        run.predict(x)
+
+
+def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
+    class Own:
+        def log_prob(self, output, target):
+            return -0.5 * (output[:, 0] - target).square()
+
+        def moments(self, output):
+            return output, torch.ones_like(output)
+
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    x, _ = toy_data()
+    run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20, out=tmp_path / "r")
+    with pytest.raises(lv.RunError, match="not the library's own; give it"):
+        lv.load(tmp_path / "r", nn.Linear(4, 1))
+    loaded = lv.load(tmp_path / "r", nn.Linear(4, 1), Own())
+    assert torch.equal(loaded.predict(x).mean, run.predict(x).mean)
+
+
+@pytest.mark.parametrize("inputs", [1, 60])
+def test_many_samples_at_a_time_say_what_each_says(run, inputs, monkeypatch):
+    x = toy_data()[0][:inputs]
+    together = run.predict(x, samples=True)
+    monkeypatch.setattr(Predictor, "_can_be_vectorised", lambda self, x: False)
+    apart = run.predict(x, samples=True)
+    torch.testing.assert_close(together.samples, apart.samples)
+    torch.testing.assert_close(together.entropy, apart.entropy)
+    before = [p.clone() for p in run._predictor.parameters()]
+    run.predict(x)
+    assert all(torch.equal(p, b) for p, b in zip(run._predictor.parameters(), before, strict=True))
+
+
+def test_stacks_are_the_samples_in_order(run):
+    stacked = [{name: t[i] for name, t in s.items()} for s in run.stacks(7) for i in range(len(s["0.weight"]))]
+    assert len(stacked) == len(run)
+    for ours, theirs in zip(stacked, run, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_stacks_leave_out_what_the_run_leaves_out():
+    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=20, burn_in=10, thin=1)
+    run._excluded[0, 14] = "not finite"
+    stacked = torch.cat([stack["2.bias"] for stack in run.stacks(100)])
+    assert torch.equal(stacked, torch.stack([sample["2.bias"] for sample in run]))
+    assert len(stacked) == 9
+
+
+def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
+    class Branches(nn.Linear):
+        def forward(self, x):
+            output = super().forward(x)
+            return output if float(output.sum()) > 0 else -output
+
+    torch.manual_seed(0)
+    predictor = Predictor(Branches(4, 3), lv.Categorical())
+    weights = [{"weight": torch.randn(3, 4), "bias": torch.randn(3)} for _ in range(5)]
+    prediction = predictor.predict(weights, torch.ones(2, 4), samples=True)
+    model = Branches(4, 3)
+    for sample, said in zip(weights, prediction.samples, strict=True):
+        model.load_state_dict(sample)
+        torch.testing.assert_close(model(torch.ones(2, 4)).softmax(1).detach(), said)
+
+
+@pytest.mark.parametrize(("room", "reads"), [(1 << 22, 0), (0, 1)])
+def test_a_small_run_is_read_once_and_a_large_one_every_time(room, reads, monkeypatch):
+    settings = {"steps": 6, "burn_in": 0, "thin": 1, "batch_size": 8, "progress": False}
+    run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3), **settings)
+    x = toy_data()[0]
+    monkeypatch.setattr("langevin.ensembles.run._KEPT", room)
+    first, seen, honest = run.predict(x), [], run._store.read_rows
+    monkeypatch.setattr(run._store, "read_rows", lambda records: seen.append(len(records)) or honest(records))
+    assert torch.equal(run.predict(x).probs, first.probs)
+    assert len(seen) == reads

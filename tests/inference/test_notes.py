@@ -1,0 +1,86 @@
+"""What is noted with the samples: loss and temperature."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.core.statistics import mean_and_error
+from tests.helpers import toy_data, toy_posterior
+
+draw = partial(lv.sample, progress=False)
+
+
+@pytest.mark.parametrize(("mode", "chains"), [("sequential", 1), ("vectorised", 8)])
+def test_the_temperature_of_a_run_is_the_one_asked(mode, chains):
+    x = torch.linalg.qr(torch.randn(60, 4)).Q * math.sqrt(60)
+    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.GaussianNoise(0.5), lv.Gaussian(), num_data=60)
+    lr = 0.2 / (4 + 1 / 60)  # a tenth of the limit: after the step the reading would be wrong by 2/10·…
+    run = draw(
+        posterior,
+        (x, x.sum(1, keepdim=True)),
+        partial(lv.SGLD, lr=lr, temperature=2.0),
+        batch_size=60,
+        steps=6000 if chains == 1 else 2000,
+        burn_in=400,
+        thin=5,
+        chains=chains,
+        mode=mode,
+    )
+    got = run.temperature()
+    assert got.error < 0.12
+    assert abs(got.mean - 2.0 / 0.9) < 4 * got.error  # SGLD's own bias: 1/(1 − ελ/2)
+
+
+def test_loss_and_temperature_notes_are_means_since_the_sample_before():
+    seen = []
+    run = draw(
+        toy_posterior(),
+        toy_data(),
+        partial(lv.SGLD, lr=1e-2),
+        steps=12,
+        burn_in=4,
+        thin=4,
+        callbacks=[lambda m: seen.append(m.loss[0])],
+    )
+    assert run.trace("loss")[0] == pytest.approx([sum(seen[:8]) / 8, sum(seen[8:]) / 4])
+
+
+def test_the_anchor_is_the_mean_of_the_second_half_of_burn_in(tmp_path):
+    weights = []
+    run = draw(
+        toy_posterior(),
+        toy_data(),
+        partial(lv.SGLD, lr=1e-2),
+        steps=12,
+        burn_in=8,
+        thin=1,
+        out=tmp_path / "r",
+        callbacks=[lambda m: weights.append(m.weights(0)["0.weight"].clone())],
+    )
+    anchor = run._store.checkpoint(0).tensors["anchor/0.weight"]
+    torch.testing.assert_close(anchor, torch.stack(weights[3:7]).mean(0))  # before steps 4 … 7
+
+
+@pytest.mark.parametrize("stop", [13, 17])
+def test_a_stop_in_the_second_half_of_burn_in_leaves_the_anchor_right(stop, tmp_path):
+    def callback(moment):
+        if moment.step == stop:
+            raise InterruptedError
+
+    options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 30, "burn_in": 20, "thin": 1}
+    whole = draw(toy_posterior(), toy_data(), **options)
+    with pytest.raises(InterruptedError):
+        draw(toy_posterior(), toy_data(), out=tmp_path / "r", callbacks=[callback], **options)
+    again = lv.resume(tmp_path / "r", toy_posterior(), toy_data(), progress=False)
+    assert whole.trace("temperature") == again.trace("temperature")
+
+
+def test_the_error_of_several_chains_is_that_of_their_mean():
+    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=80, burn_in=0, thin=2, chains=3)
+    each = [mean_and_error(values) for values in run.trace("temperature").values()]
+    assert run.temperature().mean == pytest.approx(sum(e.mean for e in each) / 3)
+    assert run.temperature().error == pytest.approx(math.sqrt(sum(e.error**2 for e in each)) / 3)

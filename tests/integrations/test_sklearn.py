@@ -1,0 +1,52 @@
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import langevin as lv
+from langevin.integrations.sklearn import BayesianClassifier, BayesianRegressor
+
+
+@parametrize_with_checks([BayesianClassifier(steps=150, random_state=0), BayesianRegressor(steps=150, random_state=0)])
+def test_estimator_checks(estimator, check):
+    check(estimator)
+
+
+def test_cross_validation():
+    X, y = load_breast_cancer(return_X_y=True)
+    scores = cross_val_score(BayesianClassifier(steps=400, random_state=0), X, y, cv=3)
+    assert scores.mean() > 0.93
+
+
+def test_regression_has_honest_error_bars():
+    X, y = load_diabetes(return_X_y=True)
+    model = BayesianRegressor(steps=1500, random_state=0).fit(X[:300], y[:300])
+    mean, std = model.predict(X[300:], return_std=True)
+    assert np.mean(np.abs(mean - y[300:]) < 2 * std) == pytest.approx(0.95, abs=0.05)
+    assert model.score(X[300:], y[300:]) > 0.35
+
+
+@pytest.mark.parametrize(
+    "net",
+    [torch.nn.Linear(30, 2), lambda features, classes: torch.nn.Linear(features, classes)],
+    ids=["module", "function"],
+)
+def test_nets_and_samplers_of_ones_own(net):
+    X, y = load_breast_cancer(return_X_y=True)
+    model = BayesianClassifier(net, partial(lv.SGHMC, lr=0.01), steps=300, chains=2, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert len(model.samples_) == 2 * 112
+    if isinstance(net, torch.nn.Module):
+        copied = pickle.loads(pickle.dumps(model))
+        assert np.array_equal(copied.predict_proba(X), model.predict_proba(X))
+
+
+def test_an_unfitted_estimator_says_so():
+    with pytest.raises(NotFittedError):
+        BayesianClassifier().predict(np.zeros((2, 3)))

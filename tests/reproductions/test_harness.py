@@ -1,0 +1,192 @@
+"""The harness: rows are measured once, a cut-off run goes on, claims are judged from rows alone."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+
+from reproductions import PAPERS, reproduce_paper
+from reproductions.harness import Claim, Estimate, Experiment, Paper, Rows, Verdict, clearly, run_experiments
+from reproductions.page import verdicts, write_overview, write_page
+
+
+@dataclass(frozen=True)
+class Settings:
+    slope: float = 2.0
+    seeds: int = 3
+
+
+measured = []
+
+
+def cells(settings):
+    return [{"x": x, "seed": seed} for seed in range(settings.seeds) for x in (1, 2)]
+
+
+def measure(settings, workplace, *, x, seed):
+    if x == 2 and seed == 1 and measured.count((2, 1)) == 0:
+        measured.append((x, seed))
+        raise KeyboardInterrupt
+    measured.append((x, seed))
+    return {"y": settings.slope * x + seed}
+
+
+def draw(figure, rows):
+    figure.subplots().plot(rows.values("x"), [rows.mean("y", x=x).mean for x in rows.values("x")])
+
+
+def judge(rows):
+    rise = rows.paired("y", {"x": 2}, {"x": 1})
+    return Verdict(f"y rises by {rise.mean:g} | per x.", rise.mean == 2)
+
+
+def paper(**settings):
+    experiment = Experiment(
+        "A line",
+        {"quick": Settings(**settings), "full": Settings(), "paper": Settings(slope=3.0)},
+        cells,
+        measure,
+        draw,
+        [Claim("y rises by 2 per x.", judge, "The slope was another.")],
+    )
+    return {"made-up": Paper("A made-up paper", "@misc{}", {"line": experiment})}
+
+
+def test_a_run_that_is_cut_off_goes_on_and_measures_nothing_twice(tmp_path):
+    measured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert len(json.loads((tmp_path / "results.json").read_text())["experiments"]["line"]["rows"]) == 3
+    results = run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    rows = results["experiments"]["line"]["rows"]
+    assert [(row["x"], row["seed"]) for row in rows] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert len(measured) == 7  # six rows, and the one that was interrupted twice
+    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert len(measured) == 7
+
+
+def test_rows_call_for_further_cells_until_they_call_for_no_more(tmp_path):
+    """The best x at seed 0 is repeated; it spoils at seed 1, so the next best is."""
+
+    def measure(settings, workplace, *, x, seed):
+        measured.append((x, seed))
+        return {"y": None if (x, seed) == (2, 1) else x}
+
+    def further(settings, rows):
+        sound = [x for x in rows.values("x") if all(row["y"] is not None for row in rows.where(x=x))]
+        return [{"x": max(sound), "seed": seed} for seed in range(1, settings.seeds)]
+
+    made_up = paper()
+    line = replace(
+        made_up["made-up"].experiments["line"],
+        cells=lambda settings: [{"x": x, "seed": 0} for x in (1, 2)],
+        measure=measure,
+        further=further,
+    )
+    made_up = {"made-up": replace(made_up["made-up"], experiments={"line": line})}
+    for _ in range(2):  # the second time there is nothing left to do
+        measured.clear()
+        results = run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert measured == []
+    found = [(row["x"], row["seed"]) for row in results["experiments"]["line"]["rows"]]
+    assert found == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2)]  # what is not called for any more stands last
+
+
+def test_other_settings_are_measured_anew_and_other_scales_are_refused(tmp_path):
+    measured[:] = [(2, 1)]
+    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    results = run_experiments(paper(slope=5.0), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert [row["y"] for row in results["experiments"]["line"]["rows"]] == [5, 10, 6, 11, 7, 12]
+    with pytest.raises(ValueError, match="scale quick; choose another directory"):
+        run_experiments(paper(), "made-up", None, scale="full", out=tmp_path, progress=False)
+
+
+def test_the_page_says_what_was_measured_and_what_was_changed(tmp_path):
+    measured[:] = [(2, 1)]
+    made_up = paper()
+    results = run_experiments(made_up, "made-up", None, scale="full", out=tmp_path / "made-up", progress=False)
+    write_page(made_up, results, tmp_path / "made-up")
+    page = (tmp_path / "made-up" / "README.md").read_text()
+    assert "| line | y rises by 2 per x. | y rises by 2 \\| per x. | yes |" in page
+    assert "| slope | 2.0 | 3.0 |" in page
+    assert (tmp_path / "made-up" / "line.png").stat().st_size > 1000
+    write_overview(made_up, tmp_path)
+    whole = (tmp_path / "README.md").read_text()
+    assert "| [made-up](made-up/README.md) | line | y rises by 2 per x. |" in whole
+    assert "| [A made-up paper](made-up/README.md) | 1 | 0 | 0 |" in whole
+    assert verdicts(made_up["made-up"], results)[0][2].reproduced is True
+
+
+def test_a_claim_that_does_not_reproduce_comes_with_our_guess_at_the_reason(tmp_path):
+    measured[:] = [(2, 1)]
+    for slope, reason in ((2.0, ""), (5.0, "The slope was another.")):
+        made_up = paper(slope=slope)
+        results = run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
+        assert verdicts(made_up["made-up"], results)[0][2].why == reason
+
+
+def test_an_experiment_that_is_not_finished_has_no_verdicts(tmp_path):
+    measured[:] = [(2, 1)]
+    made_up = paper()
+    results = run_experiments(made_up, "made-up", None, scale="full", out=tmp_path / "made-up", progress=False)
+    results["experiments"]["line"]["rows"].pop()
+    assert verdicts(made_up["made-up"], results) == []
+    (tmp_path / "made-up" / "results.json").write_text(json.dumps(results))
+    write_overview(made_up, tmp_path)
+    assert "y rises" not in (tmp_path / "README.md").read_text()
+
+
+def test_rows():
+    rows = Rows([{"a": 1, "seed": 0, "v": 1.0}, {"a": 1, "seed": 1, "v": 3.0}, {"a": 2, "seed": 1, "v": 7.0}])
+    assert rows.mean("v", a=1) == Estimate(2.0, math.sqrt(2) / math.sqrt(2))
+    assert math.isnan(rows.mean("v", a=2).error)
+    assert rows.paired("v", {"a": 2}, {"a": 1}).mean == 4.0  # seed 1 alone has both
+    with pytest.raises(KeyError):
+        rows.mean("v", a=3)
+
+
+@pytest.mark.parametrize(
+    ("difference", "answer"),
+    [((-1.0, 0.4), True), ((1.0, 0.4), False), ((-1.0, 0.6), None), ((-1.0, math.nan), None), ((0.0, 0.0), None)],
+)
+def test_a_difference_is_clear_beyond_two_standard_errors(difference, answer):
+    assert clearly(Estimate(*difference)) is answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"paper": "smith2019"}, "choose one of .*smith2018"),
+        ({"paper": "smith2018", "experiment": "figure9"}, "it has theorem"),
+        ({"paper": "smith2018", "scale": "huge"}, "quick, full, paper"),
+        ({"paper": "smith2018", "jobs": 0}, "at least one process"),
+    ],
+)
+def test_bad_input(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        reproduce_paper(**arguments)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_quick(name, tmp_path):
+    """Every experiment runs, is drawn and judged, and the page is written."""
+    page = reproduce_paper(name, scale="quick", out=tmp_path, jobs=1, progress=False)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["experiments"]) == set(PAPERS[name].experiments)
+    text = page.read_text()
+    for label, experiment in PAPERS[name].experiments.items():
+        assert (tmp_path / f"{label}.png").exists()
+        assert all(claim.says.replace("|", "\\|") in text for claim in experiment.claims)
+
+
+def test_the_command_lists_what_there_is_and_says_what_it_can_not_do():
+    from typer.testing import CliRunner
+
+    from langevin.cli.main import app
+
+    listed = CliRunner().invoke(app, ["reproduce", "list"]).output
+    assert all(name in listed for name in PAPERS)
+    assert "ellipses" in listed
+    failed = CliRunner().invoke(app, ["reproduce", "all", "--out", "somewhere"])
+    assert isinstance(failed.exception, ValueError)
