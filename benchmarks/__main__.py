@@ -11,32 +11,35 @@ import typer
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Measure langevin itself: its speed, or with a subcommand something else.",
+    help="Measure langevin itself: its speed or, with a subcommand, something else.",
 )
 
 
 @app.callback(invoke_without_command=True)
 def speed(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where results.json and README.md go.")] = Path("benchmarks"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory of results.json and README.md (benchmarks; benchmarked/quick with --quick)."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Within a minute: few samplers, two networks, no peers.")
     ] = False,
     only: Annotated[
-        str | None, typer.Option(help="Measure one section anew: steps, parts, kfac, chains, prediction, …")
+        str | None, typer.Option(help="Measure one section again: steps, parts, kfac, chains, prediction, …")
     ] = None,
 ) -> None:
-    """Every sampler against plain SGD, step by step in turn, and against peers where they are installed."""
+    """Every sampler against plain SGD, in alternating steps, and against peers where they are installed."""
     if context.invoked_subcommand is None:
-        from benchmarks.speed import run_speed
+        from benchmarks.speed import default_directory, run_speed
 
-        run_speed(out, quick=quick, only=only, say=typer.echo)
+        run_speed(out or default_directory(quick), quick=quick, only=only, say=typer.echo)
 
 
 @app.command()
 def gold(
-    out: Annotated[Path, typer.Option(help="Where results and tables go; what is there already is not run again.")],
-    references: Annotated[Path, typer.Option(help="Where the gold standards lie.")] = Path("tests/reference"),
+    out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
+    references: Annotated[Path, typer.Option(help="Directory of the reference samples.")] = Path("tests/reference"),
 ) -> None:
     """Every sampler against NUTS and HMC on two real posteriors; takes about half an hour on two cores."""
     from benchmarks.gold import run_gold
@@ -54,9 +57,9 @@ def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> No
 
 @app.command()
 def scaling(
-    out: Annotated[Path, typer.Option(help="Where results and tables go.")],
-    page: Annotated[Path | None, typer.Option(help="The page that has the tables.")] = None,
-    faults: Annotated[Path | None, typer.Option(help="The JUnit file of a run of the tests of faults.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory of results and tables.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="The JUnit file of a run of the fault tests.")] = None,
 ) -> None:
     """What two processes cost and save here, and the faults that were survived."""
     from benchmarks.scaling import refresh, write_scaling

@@ -1,4 +1,4 @@
-"""Every sampler against a gold standard, on two real posteriors.
+"""Every registered sampler against a gold standard, on two real posteriors.
 
 - Bayesian logistic regression on scikit-learn's breast cancer data (569 × 30, standardized, N(0, 1) prior), against
   NUTS: bias of the posterior means, in posterior standard deviations; ratio of the standard deviations; effective
@@ -7,82 +7,101 @@
   predicted classes and total variation of the predicted probabilities, as in the NeurIPS 2021 competition on
   approximate inference.
 
-The learning rate of every sampler with a temperature is what `find_lr` finds at that batch size; SNGD's batch size
-follows from its lr at T = 1; FSGD's rate is the one at which its mini-batch noise amounts to T = 1, or a quarter of
-its stability limit if that is less.
+The learning rate of a sampler that injects noise is what `find_lr` finds at that batch size. One that injects none gets
+the rate at which its gradient-noise temperature is 1, or a quarter of its stability limit if that is less. SNGD's batch
+size follows from its lr at T = 1. A sampler that `CASES` does not list is run with the defaults of `Case`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from langevin import data
-from langevin.core.likelihoods import Bernoulli, Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+import langevin as lv
 from langevin.core.statistics import effective_sample_size
+from langevin.data import digits
 from langevin.diagnostics.curvature import largest_curvature
-from langevin.ensembles.predict import ClassPrediction
-from langevin.ensembles.run import Run
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.inference.environment import environment
 from langevin.inference.find_lr import find_lr
-from langevin.inference.find_map import find_map
-from langevin.inference.sample import sample
 from langevin.models import MLP, LogisticRegression
-from langevin.samplers import METHODS, batch_size_for
+from langevin.samplers import SAMPLERS
 
 Pair = tuple[Tensor, Tensor]
+Weights = dict[str, Tensor]
+_START_BATCH = 64  # of the optimization before sampling
 
 
 @dataclass(frozen=True)
 class Case:
-    """How one method is run on one posterior."""
+    """How a sampler is run on a posterior."""
 
-    method: str
     options: dict[str, Any] = field(default_factory=dict)
-    lr: float | None = None  # None: by find_lr
+    lr: float | None = None  # None: searched for
     steps: int = 20_000
     batch_size: int = 64
     chains: int = 4
     note: str = ""
+    search_steps: int = 4000  # of each learning rate that is tried
 
 
-LOGISTIC = [
-    Case("sgld"),
-    Case("psgld"),
-    Case("ksgld"),
-    Case("bnpsgld"),
-    Case("nld", {"target": "posterior", "batch_size": 569}, steps=4000, note='target="posterior"'),
-    Case("sghmc"),
-    Case("sgnht"),
-    Case("atmc"),
-    Case("sngd", {"batch_size": 569}, lr=0.1, steps=10_000, note="no temperature"),
-    Case("fsgd", note="no temperature"),
-]
-NETWORK = [
-    Case("sgld", steps=20_000),
-    Case("psgld", steps=20_000),
-    Case("ksgld", steps=20_000),
-    Case("bnpsgld", steps=20_000),
-    Case("sghmc", steps=20_000),
-    Case("sgnht", steps=20_000),
-    Case("atmc", steps=20_000),
-    Case("fsgd", steps=20_000, note="no temperature"),
-]
+# By posterior and sampler, in the order of the tables; None leaves a sampler out. One that is not listed follows with
+# the defaults of `Case`, so a new sampler gets its rows by being registered.
+CASES: dict[str, dict[str, Case | None]] = {
+    "logistic": {
+        "sgld": Case(),
+        "psgld": Case(),
+        "ksgld": Case(),
+        "bnpsgld": Case(),
+        "nld": Case({"target": "posterior", "batch_size": 569}, steps=4000, note='target="posterior"'),
+        "sghmc": Case(),
+        "sgnht": Case(),
+        "atmc": Case(),
+        "sngd": Case(
+            {"batch_size": 569},
+            lr=0.1,
+            steps=10_000,
+            batch_size=lv.samplers.batch_size_for(temperature=1.0, lr=0.1, num_data=569),
+        ),
+        "fsgd": Case(),
+        "sgd": None,  # the baseline converges to a point
+    },
+    "network": {
+        "sgld": Case(),
+        "psgld": Case(),
+        "ksgld": Case(),
+        "bnpsgld": Case(),
+        "sghmc": Case(),
+        "sgnht": Case(),
+        "atmc": Case(),
+        "fsgd": Case(),
+        "nld": None,  # the drift Γ of target="posterior" is for 300 weights at most
+        "sngd": None,  # a full Fisher of 910 weights in every step takes too long
+        "sgd": None,
+    },
+}
+
+
+def cases(posterior: str) -> dict[str, Case]:
+    """The cases of every registered sampler, those that are listed first."""
+    listed = CASES[posterior]
+    names = [*(name for name in listed if name in SAMPLERS), *(name for name in SAMPLERS if name not in listed)]
+    chosen = {name: listed.get(name, Case()) for name in names}
+    return {name: case for name, case in chosen.items() if case is not None}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came out; the fields that a posterior does not have are None."""
+    """What was measured; the fields that do not apply to a posterior are None."""
 
     method: str
     note: str
@@ -103,49 +122,44 @@ class Measured:
     total_variation_error: float | None = None  # over the test inputs
 
 
-def breast_cancer() -> tuple[Posterior, Pair]:
+def breast_cancer() -> tuple[lv.Posterior, Pair]:
     """The logistic regression and its data."""
     import sklearn.datasets
 
     x, y = sklearn.datasets.load_breast_cancer(return_X_y=True)
     x = (x - x.mean(0)) / x.std(0)
     torch.manual_seed(0)
-    posterior = Posterior(LogisticRegression(30), Bernoulli(), Gaussian(1.0), num_data=len(y))
+    model = LogisticRegression(30)
+    posterior = lv.Posterior(model, lv.likelihoods.Bernoulli(), lv.priors.Gaussian(1.0), num_data=len(y))
     return posterior, (torch.tensor(x, dtype=torch.float32), torch.tensor(y))
 
 
-def digits_network() -> tuple[Posterior, Pair]:
+def digits_network() -> tuple[lv.Posterior, Pair]:
     """The network and its data."""
-    x, y = data.digits("train").tensors
+    x, y = digits("train").tensors
     torch.manual_seed(0)
-    posterior = Posterior(MLP(64, 10, widths=(12,), activation="tanh"), Categorical(), Gaussian(1.0), num_data=400)
+    model = MLP(64, 10, widths=(12,), activation="tanh")
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=400)
     return posterior, (x[:400], y[:400])
 
 
 def measure(
+    name: str,
     case: Case,
-    make: Callable[[], tuple[Posterior, Pair]],
-    compare: Callable[[Run, int], dict[str, float]],
+    make: Callable[[], tuple[lv.Posterior, Pair]],
+    compare: Callable[[lv.Run, int], dict[str, float]],
 ) -> Measured:
     """Run one case and compare it with its gold standard."""
     posterior, train = make()
-    start = find_map(posterior, train, method="sgd", lr=0.05, steps=2000, batch_size=case.batch_size, progress=False)
-    sampler = partial(METHODS[case.method].sampler, **case.options)
-    batch_size, lr = case.batch_size, case.lr
-    if case.method == "sngd":
-        assert lr is not None
-        batch_size = batch_size_for(temperature=1.0, lr=lr, num_data=posterior.num_data)
-    elif case.method == "fsgd":
-        lr = _rate_of_unit_heat(posterior, train, start, batch_size)
-    elif lr is None:
-        found = find_lr(posterior, train, sampler, batch_size=batch_size, steps=4000, init=start, progress=False)
-        lr = found.lr
+    kind = SAMPLERS[name]
+    start = lv.find_map(posterior, train, method="sgd", lr=0.05, steps=2000, batch_size=_START_BATCH, progress=False)
+    rate = Rate(case.lr) if case.lr is not None else search_rate(name, case, posterior, train, start)
     began = time.perf_counter()
-    run = sample(
+    run = lv.sample(
         posterior,
         train,
-        partial(sampler, lr=lr),
-        batch_size=batch_size,
+        partial(kind, lr=rate.lr, **case.options),
+        batch_size=case.batch_size,
         steps=case.steps,
         thin=10,
         chains=case.chains,
@@ -154,21 +168,44 @@ def measure(
         progress=False,
     )
     seconds = time.perf_counter() - began
-    heat = run.temperature() if METHODS[case.method].sampler.injects_noise else None
+    temperature = run.temperature() if kind.injects_noise else None
+    gradients = case.steps * case.chains * kind.gradients_per_step
+    notes = [case.note, "" if kind.injects_noise else "no temperature", rate.note]
     return Measured(
-        method=case.method,
-        note=case.note,
-        lr=lr,
-        batch_size=batch_size,
-        gradients=case.steps * case.chains,
-        temperature=heat and heat.mean,
-        temperature_error=heat and heat.error,
+        method=name,
+        note=", ".join(note for note in notes if note),
+        lr=rate.lr,
+        batch_size=case.batch_size,
+        gradients=gradients,
+        temperature=temperature and temperature.mean,
+        temperature_error=temperature and temperature.error,
         seconds=seconds,
-        **compare(run, case.steps * case.chains),
+        **compare(run, gradients),
     )
 
 
-def against_nuts(run: Run, gradients: int, reference: dict[str, Any]) -> dict[str, float]:
+class Rate(NamedTuple):
+    """A learning rate, and what the tables have to say about it."""
+
+    lr: float
+    note: str = ""
+
+
+def search_rate(name: str, case: Case, posterior: lv.Posterior, train: Pair, start: Weights) -> Rate:
+    """The rate by the rules at the top of this module; a tenth of the stability limit where they give none."""
+    sampler = partial(SAMPLERS[name], **case.options)
+    if SAMPLERS[name].injects_noise:
+        options: dict[str, Any] = {"batch_size": case.batch_size, "steps": case.search_steps, "progress": False}
+        try:
+            return Rate(find_lr(posterior, train, sampler, init=start, **options).lr)
+        except ValueError:
+            return Rate(_stability_limit(sampler, posterior, train, start) / 10, "lr: a tenth of its stability limit")
+    limit = _stability_limit(sampler, posterior, train, start)
+    at_one = _rate_of_unit_temperature(sampler, posterior, train, start, case.batch_size)
+    return Rate(limit / 10, "lr: a tenth of its stability limit") if at_one is None else Rate(min(at_one, limit / 4))
+
+
+def against_nuts(run: lv.Run, gradients: int, reference: dict[str, Any]) -> dict[str, float]:
     """Means, standard deviations and effective samples of the 31 weights."""
     exact_mean, exact_std = (torch.tensor(reference[name], dtype=torch.float64) for name in ("mean", "std"))
     chains = torch.stack([torch.stack([_flat(s) for s in run.chain(c)]) for c in run.chains])  # chains, draws, weights
@@ -179,17 +216,17 @@ def against_nuts(run: Run, gradients: int, reference: dict[str, Any]) -> dict[st
         "bias": float(((pooled.mean(0) - exact_mean) / exact_std).square().mean().sqrt()),
         "bias_expected": float((1 / ess).mean().sqrt()),
         "std_ratio": float(ratio.mean()),
-        # of one weight's ratio; that of their mean is less, but the weights are correlated and how much is not known
+        # of one weight's ratio: that of the mean is smaller, by how much depends on the unknown correlation of weights
         "std_ratio_error": float((1 / (2 * ess)).mean().sqrt()),
         "worst_std_ratio": float(ratio[(ratio.log().abs()).argmax()]),
         "ess_per_1000_gradients": float(ess.median()) / gradients * 1000,
     }
 
 
-def against_hmc(run: Run, gradients: int, reference: dict[str, Any]) -> dict[str, float]:
+def against_hmc(run: lv.Run, gradients: int, reference: dict[str, Any]) -> dict[str, float]:
     """Predictions on the test digits."""
     exact = torch.tensor(reference["probs"])
-    prediction = run.predict(data.digits("test").tensors[0])
+    prediction = run.predict(digits("test").tensors[0])
     assert isinstance(prediction, ClassPrediction)
     distance = (prediction.probs - exact).abs().sum(1) / 2
     return {
@@ -200,8 +237,8 @@ def against_hmc(run: Run, gradients: int, reference: dict[str, Any]) -> dict[str
 
 
 def run_gold(out: Path, references: Path, say: Callable[[str], None] = print) -> None:
-    """Run all cases that are not in `out/results.json` yet; write it and the tables after each."""
-    torch.set_num_threads(1)  # the models are tiny: a second thread costs more than it brings
+    """Run every case that has no row in `out/results.json` yet; write it and the tables after each."""
+    torch.set_num_threads(1)  # the models are tiny: a second thread costs more than it saves
     nuts = json.loads((references / "breast_cancer_nuts.json").read_text())
     hmc = json.loads((references / "digits_mlp_hmc.json").read_text())
     out.mkdir(parents=True, exist_ok=True)
@@ -209,20 +246,30 @@ def run_gold(out: Path, references: Path, say: Callable[[str], None] = print) ->
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"logistic": [], "network": []}
     results["environment"] = environment(torch.device("cpu"))
     results["hmc"] = {key: hmc[key] for key in ("total_variation_between_halves", "agreement_between_halves")}
-    plan: list[tuple[str, Case, Any, Any]] = [
-        *(("logistic", case, breast_cancer, partial(against_nuts, reference=nuts)) for case in LOGISTIC),
-        *(("network", case, digits_network, partial(against_hmc, reference=hmc)) for case in NETWORK),
-    ]
-    for part, case, make, compare in plan:
-        if any(row["method"] == case.method and row["note"] == case.note for row in results[part]):
-            continue
-        row = asdict(measure(case, make, compare))
-        results[part].append(row)
-        say(f"{part} {case.method}: " + ", ".join(f"{k}={v:.3g}" for k, v in row.items() if isinstance(v, float)))
-        order = [case.method for kind, case, *_ in plan if kind == part]
-        results[part].sort(key=lambda row, order=order: order.index(row["method"]))
-        path.write_text(json.dumps(results, indent=1) + "\n")
-        (out / "tables.md").write_text(tables(results))
+    posteriors: dict[str, tuple[Any, Any]] = {
+        "logistic": (breast_cancer, partial(against_nuts, reference=nuts)),
+        "network": (digits_network, partial(against_hmc, reference=hmc)),
+    }
+    for part, (make, compare) in posteriors.items():
+        order = list(cases(part))
+        for name, case in cases(part).items():
+            if any(row["method"] == name for row in results[part]):
+                continue
+            try:
+                row = asdict(measure(name, case, make, compare))
+            except ValueError as error:
+                say(f"{part} {name}: left out: {error}")
+                continue
+            results[part].append(row)
+            say(f"{part} {name}: " + ", ".join(f"{k}={v:.3g}" for k, v in row.items() if isinstance(v, float)))
+            results[part].sort(key=lambda row, order=order: _place(order, row["method"]))
+            path.write_text(json.dumps(results, indent=1) + "\n")
+            (out / "tables.md").write_text(tables(results))
+
+
+def _place(order: list[str], name: str) -> int:
+    """The position of a row; the end, if its sampler is not run any more."""
+    return order.index(name) if name in order else len(order)
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -234,7 +281,7 @@ def tables(results: dict[str, Any]) -> str:
     ]
     for row in results["logistic"]:
         lines.append(
-            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {_heat(row)} | "
+            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {_temperature(row)} | "
             f"{row['bias']:.3f}{_shown(row, 'bias_expected', ' ({:.3f})')} | "
             f"{row['std_ratio']:.2f}{_shown(row, 'std_ratio_error', ' ± {:.2f}')}, "
             f"{row['worst_std_ratio']:.2f} | {row['ess_per_1000_gradients']:.1f} |"
@@ -246,7 +293,7 @@ def tables(results: dict[str, Any]) -> str:
     ]
     for row in results["network"]:
         lines.append(
-            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {row['gradients']:,} | {_heat(row)} | "
+            f"| {_name(row)} | {row['lr']:.2g} | {row['batch_size']} | {row['gradients']:,} | {_temperature(row)} | "
             f"{row['agreement']:.3f} | "
             f"{row['total_variation']:.3f}{_shown(row, 'total_variation_error', ' ± {:.3f}')} |"
         )
@@ -260,37 +307,49 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    name = METHODS[row["method"]].sampler.__name__
+    name = SAMPLERS[row["method"]].__name__ if row["method"] in SAMPLERS else row["method"]
     return f"{name} ({row['note']})" if row["note"] else name
 
 
-def _heat(row: dict[str, Any]) -> str:
+def _temperature(row: dict[str, Any]) -> str:
     return "" if row["temperature"] is None else f"{row['temperature']:.2f} ± {row['temperature_error']:.2f}"
 
 
 def _shown(row: dict[str, Any], name: str, how: str) -> str:
-    """A number in that form; nothing for a row that was measured before there were errors."""
+    """A number in that format; nothing for rows that were measured before standard errors were."""
     return how.format(row[name]) if row.get(name) is not None else ""
 
 
-def _flat(weights: dict[str, Tensor]) -> Tensor:
+def _flat(weights: Weights) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in weights.values()])
 
 
-def _rate_of_unit_heat(
-    posterior: Posterior, train: tuple[Tensor, Tensor], start: dict[str, Tensor], batch: int
-) -> float:
-    """The lr at which the variance of mini-batch gradients at the optimum amounts to T = 1, if that is stable."""
+def _stability_limit(make: Callable[..., lv.Sampler], posterior: lv.Posterior, train: Pair, start: Weights) -> float:
+    params = _at_start(posterior, start)
+    probe = make(params, lr=1.0, num_data=posterior.num_data, seed=0, chain=0)
+    return probe.stability_limit(largest_curvature(posterior, *train))
+
+
+def _rate_of_unit_temperature(
+    make: Callable[..., lv.Sampler], posterior: lv.Posterior, train: Pair, start: Weights, batch: int
+) -> float | None:
+    """The lr at which the gradient-noise temperature at the optimum, linear in lr, is 1; None if it is not known."""
+    params = _at_start(posterior, start)
     gradients = []
-    params = posterior.trainable_parameters()
-    with torch.no_grad():
-        for name, p in params.items():
-            p.copy_(start[name])
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         indices = torch.randperm(posterior.num_data, generator=generator)[:batch]
-        grads = torch.autograd.grad(posterior.loss(train[0][indices], train[1][indices]), list(params.values()))
+        grads = torch.autograd.grad(posterior.loss(train[0][indices], train[1][indices]), params)
         gradients.append(torch.cat([g.flatten() for g in grads]))
-    probe = METHODS["fsgd"].sampler(list(params.values()), lr=1.0, num_data=posterior.num_data, seed=0, chain=0)
-    unit_heat = 1.0 / probe.gradient_noise_temperature(max(float(torch.stack(gradients).var(0).mean()), 1e-30))
-    return min(unit_heat, probe.stability_limit(largest_curvature(posterior, *train)) / 4)
+    probe = make(params, lr=1.0, num_data=posterior.num_data, seed=0, chain=0)
+    temperature = probe.gradient_noise_temperature(max(float(torch.stack(gradients).var(0).mean()), 1e-30))
+    return 1.0 / temperature if math.isfinite(temperature) and temperature > 0 else None
+
+
+@torch.no_grad()
+def _at_start(posterior: lv.Posterior, start: Weights) -> list[Tensor]:
+    """The parameters, set to these weights."""
+    params = posterior.trainable_parameters()
+    for name, p in params.items():
+        p.copy_(start[name])
+    return list(params.values())

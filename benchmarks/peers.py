@@ -16,7 +16,7 @@ NAMES = ("posteriors", "blackjax")
 
 
 def installed() -> dict[str, str | None]:
-    """Version by name; None where it is not there."""
+    """Version by name; None where it is not installed."""
     versions: dict[str, str | None] = {}
     for name in NAMES:
         try:
@@ -28,13 +28,13 @@ def installed() -> dict[str, str | None]:
 
 
 def _imported(name: str) -> Any:
-    with warnings.catch_warnings():  # of what they will change in themselves
+    with warnings.catch_warnings():  # their deprecations
         warnings.simplefilter("ignore")
         return importlib.import_module(name)
 
 
 def torch_steps(workload: Workload) -> dict[str, Callable[[], Any]]:
-    """A step of each of posteriors' samplers that langevin has too, on the same model, batch and prior."""
+    """A step of each sampler that posteriors and langevin share, on the same model, batch and prior."""
     try:
         posteriors = _imported("posteriors")
     except ImportError:

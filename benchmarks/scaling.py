@@ -1,5 +1,6 @@
-"""`python -m benchmarks scaling`: what two processes cost and save here, which faults were survived, and the arithmetic for
-a large run; it writes the tables of docs/scaling.md.
+"""`python -m benchmarks scaling`: the tables of docs/scaling.md.
+
+What two processes cost and save here, which faults were survived, and the arithmetic of a large run.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from langevin.inference.checks import human as _size
+from langevin.inference.callbacks import StepInfo
+from langevin.inference.checks import human_size
 
 CASES = {"one process, one chain": (1, 1, 1), "two processes, a chain each": (2, 2, 1), "two, one chain": (2, 1, 2)}
 RESNET = 25_558_032  # parameters of ResNet++-50
-GPUS, CHAINS, KEPT = 64, 16, 100
-FLOPS = 4.1e9  # of a forward pass of ResNet-50 on one image, multiplications and additions together counted once
+GPUS, CHAINS, SAMPLES = 64, 16, 100
+FLOPS = 4.1e9  # of a forward pass of ResNet-50 on one image; a multiplication with its addition counts once
 
 
 def write_scaling(out: Path, faults: Path | None, say: Callable[[str], None], steps: int = 120) -> None:
-    """Measure, and write results.json and the tables; `faults` is the JUnit file of a run of the tests of faults."""
+    """Measure, and write results.json and the tables; `faults` is the JUnit file of a run of the fault tests."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / "results.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -41,7 +42,7 @@ def write_scaling(out: Path, faults: Path | None, say: Callable[[str], None], st
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
-    """The tables as they stand in the page."""
+    """The tables of the page, by name."""
     return {
         "measured": _table(
             ("", "processes", "step, ms", "steps/s of all chains"),
@@ -62,20 +63,20 @@ def arithmetic() -> list[tuple[str, str, str]]:
     """A ResNet++-50 on 64 GPUs with 16 chains, in numbers."""
     weights, replicas = 4 * RESNET, GPUS // CHAINS
     sent = 2 * (replicas - 1) / replicas * weights
-    kept = CHAINS * KEPT
+    samples = CHAINS * SAMPLES
     return [
         ("mesh", f"chains={CHAINS},data={replicas}", f"{GPUS} GPUs / {CHAINS} chains"),
-        ("weights of a chain", _size(weights), f"4 bytes × {RESNET:,}"),
-        ("sent and received by a GPU per step", _size(sent), "2(D−1)/D × weights, all-reduce in a ring of D = 4"),
+        ("weights of a chain", human_size(weights), f"4 bytes × {RESNET:,}"),
+        ("sent and received by a GPU per step", human_size(sent), "2(D−1)/D × weights, all-reduce in a ring of D = 4"),
         ("the same at 25 GB/s (200 Gbit/s network)", f"{sent / 25e9 * 1e3:.1f} ms", "hidden behind the backward pass"),
         ("between chains", "nothing", "they share a directory, no message"),
         ("besides, per step", "8 bytes", "loss and the wish to stop; a hash of 8 bytes when a sample is kept"),
-        ("samples on the disk", _size(kept * weights), f"{CHAINS} chains × {KEPT} samples"),
-        ("with float16=True", _size(kept * weights / 2), "half"),
-        ("checkpoints (SGHMC)", _size(CHAINS * 3 * weights), "weights, momentum, mean for the temperature"),
-        ("prediction for one image", f"{kept * FLOPS / 1e12:.1f} TFLOP", f"{kept} forward passes of 4.1 GFLOP"),
+        ("samples on the disk", human_size(samples * weights), f"{CHAINS} chains × {SAMPLES} samples"),
+        ("with float16=True", human_size(samples * weights / 2), "half"),
+        ("checkpoints (SGHMC)", human_size(CHAINS * 3 * weights), "weights, momentum, mean for the temperature"),
+        ("prediction for one image", f"{samples * FLOPS / 1e12:.1f} TFLOP", f"{samples} forward passes of 4.1 GFLOP"),
         ("with 30 of the samples", f"{30 * FLOPS / 1e12:.2f} TFLOP", "every 53rd"),
-        ("reading all samples once, at 2 GB/s", f"{kept * weights / 2e9:.0f} s", "per call of predict, whatever x"),
+        ("reading all samples once, at 2 GB/s", f"{samples * weights / 2e9:.0f} s", "per call of predict, whatever x"),
     ]
 
 
@@ -105,7 +106,7 @@ def _measured(processes: int, chains: int, data: int, steps: int) -> dict[str, f
 
 
 def _work(out: str, chains: str, mesh: str, steps: str) -> None:
-    """What each process does: an MLP of a third of a million weights on the digits, batches of 512."""
+    """What each process runs: SGLD of an MLP of 288,010 weights on the digits, batches of 512."""
     import torch
 
     import langevin as lv
@@ -114,16 +115,18 @@ def _work(out: str, chains: str, mesh: str, steps: str) -> None:
     torch.manual_seed(0)
     train = lv.data.digits("train").tensors
     model = lv.models.MLP(64, 10, widths=(500, 500))
-    posterior = lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=len(train[0]))
+    likelihood, prior = lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0)
+    posterior = lv.Posterior(model, likelihood, prior, num_data=len(train[0]))
     times: list[float] = []
 
-    def note(moment: lv.StepInfo) -> None:
+    def note(info: StepInfo) -> None:
         times.append(time.perf_counter())
 
     lv.sample(
         posterior,
         train,
-        partial(lv.SGLD, lr=1e-3),
+        lv.SGLD,
+        lr=1e-3,
         steps=int(steps),
         thin=int(steps) // 4,
         batch_size=512,

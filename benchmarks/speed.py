@@ -19,33 +19,31 @@ from typing import Any
 
 import torch
 
+import langevin as lv
 from benchmarks import peers
 from benchmarks.speed_page import page, renewed
 from benchmarks.timing import compare, median_time
-from benchmarks.workloads import CNN, CNN_64, METHODS, RESNET, TINY, WIDE, Workload, plain_sgd, sampler_step
-from langevin.core import random as noise
+from benchmarks.workloads import CNN, CNN_64, RESNET, TIMED, TINY, WIDE, Workload, plain_sgd, sampler_step
+from langevin.core import random
 from langevin.core.batches import as_batches
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
 from langevin.inference.chains import OneChain, StackedChains
 from langevin.inference.environment import environment
-from langevin.inference.sample import sample
 from langevin.models import StridedCNN
-from langevin.preconditioners import Fisher
-from langevin.samplers import NLD, SGLD
 
+COMMITTED = Path(__file__).resolve().parent  # the directory of the committed results
 Say = Callable[[str], None]
 Row = dict[str, Any]
-_QUICK = ("SGLD", "pSGLD", "ATMC")
+_QUICK = ["SGLD", "pSGLD", "ATMC"]
 _FUSED = ("pSGLD", "SGNHT", "ATMC")  # whose updates torch.compile makes one pass of
 
 
 def run_speed(
     out: Path, *, quick: bool = False, only: str | None = None, threads: Sequence[int] = (1, 2), say: Say = print
 ) -> dict[str, Any]:
-    """Measure everything, or one section anew; write results and page to `out`, and the tables of `docs/speed.md`."""
-    before = torch.get_num_threads()
+    """Measure everything, or one section again; write results and page to `out`, and the tables of `docs/speed.md`.
+
+    Quick results go to a directory of their own: they are refused where full ones are or belong.
+    """
     sections: dict[str, Callable[[], Any]] = {
         "steps": lambda: [
             row
@@ -64,9 +62,8 @@ def run_speed(
     }
     if only is not None and only not in sections:
         raise ValueError(f"only={only!r}: choose one of {', '.join(sections)}.")
-    file = out / "results.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if only is not None and file.exists() else {}
-    results |= {
+    found = _existing(out, quick, only)
+    results: dict[str, Any] = (found if only is not None else {}) | {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "quick": quick,
         "environment": environment(torch.device("cpu")),
@@ -74,6 +71,7 @@ def run_speed(
     }
     known = [f"{name} {version or '(not installed: left out)'}" for name, version in results["peers"].items()]
     say(f"peers: {', '.join(known)}")
+    before = torch.get_num_threads()
     try:
         for name in ["steps"] if quick else [only] if only else sections:
             torch.set_num_threads(1)
@@ -81,7 +79,7 @@ def run_speed(
     finally:
         torch.set_num_threads(before)
     out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(results, indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if not quick:
         (out / "README.md").write_text(page(results))
         documentation = out.parent / "docs" / "speed.md"
@@ -90,25 +88,44 @@ def run_speed(
     return results
 
 
+def default_directory(quick: bool) -> Path:
+    """Where results go: the committed ones to `benchmarks`, quick ones to a directory of their own."""
+    return Path("benchmarked/quick") if quick else Path("benchmarks")
+
+
+def _existing(out: Path, quick: bool, only: str | None) -> dict[str, Any]:
+    """The results that are in a directory already, none if there are none; refused if they must not be touched."""
+    file = out / "results.json"
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if quick and (out.resolve() == COMMITTED or (results and not results.get("quick"))):
+        raise ValueError(
+            f"{file} is for full results; quick ones go to another directory: python -m benchmarks --quick --out "
+            f"{default_directory(quick=True)}."
+        )
+    if quick and only not in (None, "steps"):
+        raise ValueError(f"--quick measures steps only; leave out --quick or --only {only}.")
+    if only is not None and not quick and results.get("quick"):
+        raise ValueError(f"{file} has quick results, which can't be completed section by section; leave out --only.")
+    return results
+
+
 def _plan(quick: bool) -> list[tuple[Workload, list[str]]]:
     if quick:
-        return [(TINY, list(_QUICK)), (CNN_64, list(_QUICK))]
-    every = [name for name in METHODS if name != "KSGLD"]
+        return [(TINY, _QUICK), (CNN_64, _QUICK)]
+    every = [name for name in TIMED if name != "KSGLD"]  # it has a section of its own
     return [(TINY, every), (WIDE, every), (CNN, every), (RESNET, every)]
 
 
 def _steps(workload: Workload, names: list[str], threads: int, seconds: float, quick: bool, say: Say) -> list[Row]:
-    """Every method with each kind of noise, and the peers, in turn with plain SGD."""
+    """Every sampler with each kind of noise, and the peers, in alternation with plain SGD."""
     torch.set_num_threads(threads)
     kinds = ("gaussian",) if quick else ("gaussian", "rademacher")
     contenders = {"SGD": plain_sgd(workload)}
     for name in names:
         for kind in kinds:
-            contenders[f"{name} {kind}"] = sampler_step(workload, METHODS[name], noise=kind)
+            contenders[f"{name} {kind}"] = sampler_step(workload, TIMED[name], noise=kind)
             if workload in (WIDE, CNN) and name in _FUSED and shutil.which("g++"):
-                contenders[f"{name}, compiled {kind}"] = sampler_step(
-                    workload, METHODS[name], compiled=True, noise=kind
-                )
+                contenders[f"{name}, compiled {kind}"] = sampler_step(workload, TIMED[name], compiled=True, noise=kind)
     if not quick:
         contenders |= {f"{name} gaussian": step for name, step in peers.torch_steps(workload).items()}
     per_round = {TINY.key: 20, WIDE.key: 2}.get(workload.key, 1)
@@ -142,13 +159,13 @@ def _parts(say: Say) -> list[Row]:
         "SGD": plain_sgd(WIDE),
         "gradient of the likelihood": gradient(posterior.data_loss),
         "gradient of likelihood and prior": gradient(posterior.loss),
-        "normal deviates": partial(noise.normal, count, seed=0, chain=0, step=0),
-        "random signs": partial(noise.rademacher, count, seed=0, chain=0, step=0),
+        "normal deviates": partial(random.normal, count, seed=0, chain=0, step=0),
+        "random signs": partial(random.rademacher, count, seed=0, chain=0, step=0),
     }
     contenders["gradient of the likelihood"]()
     for name in ("SGLD", *_FUSED):
         for compiled in (False, True) if name in _FUSED and shutil.which("g++") else (False,):
-            sampler = METHODS[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
+            sampler = TIMED[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
             if compiled:
                 sampler.compile()
             contenders[f"update of {name}{', compiled' * compiled}, random signs included"] = sampler.step
@@ -163,17 +180,17 @@ def _kfac(workload: Workload, threads: int, say: Say) -> Row:
     torch.set_num_threads(threads)
     baseline = median_time(plain_sgd(workload), seconds=1.0)
     ordinary = median_time(
-        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=10**6, inverse_interval=10**6)),
+        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=10**6, inverse_interval=10**6)),
         seconds=3.0,
         least=3,
     )
     factors = median_time(
-        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=1, inverse_interval=10**6)),
+        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=1, inverse_interval=10**6)),
         seconds=3.0,
         least=3,
     )
     inverses = median_time(
-        sampler_step(workload, partial(METHODS["KSGLD"], factor_interval=1, inverse_interval=1)), seconds=3.0, least=2
+        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=1, inverse_interval=1)), seconds=3.0, least=2
     )
     mean = ordinary + (factors - ordinary) / 10 + (inverses - factors) / 100
     row = {
@@ -202,7 +219,7 @@ def _chains(count: int, threads: int, say: Say) -> Row:
         ("compiled", StackedChains, True),
     ):
         numbers = range(1 if kind is OneChain else count)
-        make = partial(SGLD, lr=1e-6)
+        make = partial(lv.SGLD, lr=1e-6)
         group = kind(posterior, numbers, [start] * len(numbers), batches, make, None, seed=0, compiled=compiled)
         before = time.perf_counter()
         group.backward()
@@ -229,10 +246,11 @@ def _prediction(say: Say) -> list[Row]:
     rows = []
     for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 100, (64, 256))):
         x, y = workload.batch(1024)
-        run = sample(
+        run = lv.sample(
             workload.posterior(1024),
             (x, y),
-            partial(SGLD, lr=1e-6),
+            lv.SGLD,
+            lr=1e-6,
             batch_size=16,
             steps=samples,
             burn_in=0,
@@ -262,10 +280,9 @@ def _fisher(say: Say) -> Row:
     """A step in the full Fisher metric of 3,490 weights against one JᵀJ and one Cholesky factor of that size."""
     torch.manual_seed(0)
     x, y = torch.randn(1024, 1, 28, 28), torch.randint(10, (1024,))
-    posterior = Posterior(StridedCNN(), Categorical(), Gaussian(1.0), num_data=1024)
-    sampler = NLD(posterior.parameters(), lr=1e-6, num_data=1024, target="as-printed")
+    posterior = lv.Posterior(StridedCNN(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=1024)
+    sampler = lv.NLD(posterior.parameters(), lr=1e-6, num_data=1024, target="as-printed")
     sampler.bind(posterior, (x, y))
-    assert isinstance(sampler.preconditioner, Fisher)
 
     def step() -> None:
         sampler.zero_grad()
@@ -293,7 +310,7 @@ def _cost(say: Say) -> dict[str, list[Row]]:
         workload = Workload("width", f"MLP 10-{width}-10", "mlp", options, (10,), 64)
         count = sum(p.numel() for p in workload.model().parameters())
         measured = compare(
-            {"SGD": plain_sgd(workload), "SGLD": sampler_step(workload, METHODS["SGLD"])}, "SGD", seconds=2.0
+            {"SGD": plain_sgd(workload), "SGLD": sampler_step(workload, TIMED["SGLD"])}, "SGD", seconds=2.0
         )["SGLD"]
         parameters.append(
             {"parameters": count, "ratio": _short(measured.ratio), "microseconds": _short(measured.seconds * 1e6)}
@@ -302,7 +319,7 @@ def _cost(say: Say) -> dict[str, list[Row]]:
         batches = as_batches(TINY.batch(size), 64, 0, torch.device("cpu"))
         posterior = TINY.posterior(size)
         start = {name: p.detach() for name, p in posterior.trainable_parameters().items()}
-        chain = OneChain(posterior, [0], [start], batches, partial(SGLD, lr=1e-9), None, seed=0)
+        chain = OneChain(posterior, [0], [start], batches, partial(lv.SGLD, lr=1e-9), None, seed=0)
 
         def step(chain: Any = chain) -> None:
             chain.backward()
@@ -314,29 +331,29 @@ def _cost(say: Say) -> dict[str, list[Row]]:
 
 
 def _memory(say: Say) -> list[Row]:
-    """Peak memory of a process that keeps so many samples of the tiny MLP."""
+    """Peak memory of a process that saves so many samples of the tiny MLP."""
     program = (
-        "import re, sys, torch; from functools import partial; from pathlib import Path; import langevin as lv;"
+        "import re, sys, torch; from pathlib import Path; import langevin as lv;"
         "from benchmarks.workloads import TINY;"
         "n = int(sys.argv[1]); torch.set_num_threads(1); x, y = TINY.batch(256);"
-        "run = lv.sample(TINY.posterior(256), (x, y), partial(lv.SGLD, lr=1e-6), batch_size=16, steps=n, burn_in=0,"
+        "run = lv.sample(TINY.posterior(256), (x, y), lv.SGLD, lr=1e-6, batch_size=16, steps=n, burn_in=0,"
         " thin=1, progress=False);"
         "print(len(run), re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     )
-    if not Path("/proc/self/status").exists():  # elsewhere a process is told the peak of its parent's too
+    if not Path("/proc/self/status").exists():  # elsewhere the peak includes that of the parent process
         say("peak memory: measured on Linux only")
         return []
     rows = []
     for samples in (10, 1_000, 10_000):
         said = subprocess.run([sys.executable, "-c", program, str(samples)], capture_output=True, text=True, check=True)
-        kept, peak = map(int, said.stdout.split())
-        rows.append({"samples": kept, "megabytes": _short(peak * 1024 / 1e6)})
+        saved, peak = map(int, said.stdout.split())
+        rows.append({"samples": saved, "megabytes": _short(peak * 1024 / 1e6)})
     say(f"peak memory: {rows}")
     return rows
 
 
 def _start(say: Say) -> Row:
-    """Seconds to import, and to the end of the first step, of a fresh process; the least of five."""
+    """Seconds that a new process takes to import, and to sample one step; the minimum of five."""
 
     def least(program: str) -> float:
         times = []
@@ -347,8 +364,8 @@ def _start(say: Say) -> Row:
         return min(times)
 
     first = (
-        "from functools import partial; import langevin as lv; from benchmarks.workloads import TINY;"
-        "lv.sample(TINY.posterior(256), TINY.batch(256), partial(lv.SGLD, lr=1e-6), batch_size=16, steps=1, burn_in=0,"
+        "import langevin as lv; from benchmarks.workloads import TINY;"
+        "lv.sample(TINY.posterior(256), TINY.batch(256), lv.SGLD, lr=1e-6, batch_size=16, steps=1, burn_in=0,"
         " progress=False)"
     )
     torch_only, both = least("import torch"), least("import langevin")

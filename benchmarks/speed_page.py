@@ -38,19 +38,19 @@ def page(results: dict[str, Any]) -> str:
     peers = ", ".join(f"{name} {version or '(not installed)'}" for name, version in results["peers"].items())
     return (
         "# Speed\n\n"
-        f"Written by `python -m benchmarks` on {results['made'][:10]}: {where['cpu']}, PyTorch {where['torch']}; peers: "
-        f"{peers}. [What it means, and what to choose](../docs/speed.md).\n\n" + tables(results)
+        f"Written by `python -m benchmarks` on {results['made'][:10]}: {where['cpu']}, PyTorch {where['torch']}; "
+        f"peers: {peers}. [What it means, and what to choose](../docs/speed.md).\n\n" + tables(results)
     )
 
 
 def renewed(text: str, results: dict[str, Any]) -> str:
-    """A page with these tables in place of those that stand between its marks."""
+    """A page with these tables in place of those between its marks."""
     before, _, rest = text.partition(_BEGIN)
     return f"{before}{_BEGIN}{tables(results)}{_END}{rest.partition(_END)[2]}"
 
 
 def tables(results: dict[str, Any]) -> str:
-    """The tables, as they stand in the documentation too."""
+    """The tables, which the documentation contains too."""
     parts = [_steps(results["steps"])]
     for name, make in _SECTIONS.items():
         if results.get(name):

@@ -1,7 +1,7 @@
-"""Which sampler supports which network: tried, two steps of each, and written down.
+"""Which sampler supports which network: every registered sampler takes two steps on each.
 
-The networks are tried at a small size (fewer channels, small images), which has the layers of the full one; parameters
-are counted at full size.
+The networks are tried at a small size (fewer channels, small images), with the layers of the full one; parameters are
+counted at full size.
 """
 
 from __future__ import annotations
@@ -9,18 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import langevin as lv
 from langevin import models
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import default
-from langevin.inference.sample import sample
-from langevin.samplers import METHODS
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,16 @@ NETWORKS = [
     Network("resnet++50", "ResNet++-50", (3, 32, 32), {}, {"width": 4, "num_classes": 10}),
 ]
 
+# options for a sampler that refuses a network by default: it is supported once its preconditioner is frozen
+IF_REFUSED: dict[str, dict[str, Any]] = {"nld": {"target": "as-printed"}}
+
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether a sampler took two steps on a network: "yes", "partly" (some parameters are not preconditioned), "no"."""
+class Support:
+    """Whether a sampler took two steps on a network.
+
+    "yes", "partly" (some parameters are not preconditioned), "frozen" (with the options of `IF_REFUSED`) or "no".
+    """
 
     answer: str
     why: str = ""
@@ -63,20 +64,22 @@ def count_parameters(network: Network) -> int:
         return sum(p.numel() for p in models.make(network.name, **network.full).parameters())
 
 
-def try_sampler(network: Network, method: str, **options: Any) -> Verdict:
+def try_sampler(network: Network, sampler: str, **options: Any) -> Support:
     """Two steps on eight random images."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(8, *network.shape, generator=generator), torch.randint(10, (8,), generator=generator)
     torch.manual_seed(0)
     model = models.make(network.name, **(network.small or network.full))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        posterior = Posterior(model, Categorical(), default(model), num_data=8)
+        posterior = lv.Posterior(model, lv.likelihoods.Categorical(), num_data=8)
         try:
-            run = sample(
+            run = lv.sample(
                 posterior,
                 (x, y),
-                partial(METHODS[method].sampler, lr=1e-5, **options),
+                lv.samplers.SAMPLERS[sampler],
+                lr=1e-5,
+                **options,
                 batch_size=4,
                 steps=2,
                 burn_in=0,
@@ -85,37 +88,45 @@ def try_sampler(network: Network, method: str, **options: Any) -> Verdict:
                 progress=False,
             )
         except ValueError as error:
-            return Verdict("no", str(error).splitlines()[0])
+            return Support("no", str(error).splitlines()[0])
     if not all(bool(tensor.isfinite().all()) for tensor in run[-1].values()):
-        return Verdict("no", "not finite")
-    partly = [str(w.message) for w in said if "A =" in str(w.message) or "no block" in str(w.message)]
-    return Verdict("partly", partly[0]) if partly else Verdict("yes")
+        return Support("no", "not finite")
+    partly = [str(w.message) for w in warned if "A =" in str(w.message) or "no block" in str(w.message)]
+    return Support("partly", partly[0]) if partly else Support("yes")
 
 
-def judge(network: Network, method: str) -> Verdict:
-    """The verdict on a method; on NLD, whose drift Γ is for few weights, also without it."""
-    verdict = try_sampler(network, method)
-    if method == "nld" and verdict.answer == "no" and try_sampler(network, method, target="as-printed").answer == "yes":
-        return Verdict("frozen", verdict.why)
-    return verdict
+def find_support(network: Network, sampler: str) -> Support:
+    """With the default options or, if they are refused, with those of `IF_REFUSED`."""
+    found = try_sampler(network, sampler)
+    if (
+        found.answer == "no"
+        and sampler in IF_REFUSED
+        and try_sampler(network, sampler, **IF_REFUSED[sampler]).answer == "yes"
+    ):
+        return Support("frozen", found.why)
+    return found
 
 
-def write_support(out: Path, say: Callable[[str], None] = print) -> None:
-    """Try everything and write the page."""
-    names = [METHODS[method].sampler.__name__ for method in METHODS]
-    lines = [f"| network | `--model` | parameters | {' | '.join(names)} |", "|---" * (len(names) + 3) + "|"]
+def write_support(out: Path, say: Callable[[str], None] = print, networks: list[Network] = NETWORKS) -> None:
+    """Try every sampler on every network and write the page."""
+    labels = {name: sampler.__name__ for name, sampler in lv.samplers.SAMPLERS.items()}
+    lines = [
+        f"| network | `--model` | parameters | {' | '.join(labels.values())} |",
+        "|---" * (len(labels) + 3) + "|",
+    ]
     reasons: dict[str, None] = {}
-    for network in NETWORKS:
-        verdicts = {method: judge(network, method) for method in METHODS}
-        answers = " | ".join(verdict.answer for verdict in verdicts.values())
+    for network in networks:
+        found = {name: find_support(network, name) for name in labels}
+        answers = " | ".join(support.answer for support in found.values())
         lines.append(f"| {network.label} | `{network.name}` | {count_parameters(network):,} | {answers} |")
-        for method, verdict in verdicts.items():
-            if verdict.why:
-                reasons[f"- {network.label}, {METHODS[method].sampler.__name__}: {verdict.why}"] = None
+        for name, support in found.items():
+            if support.why:
+                reasons[f"- {network.label}, {labels[name]}: {support.why}"] = None
         say(lines[-1])
     out.write_text(
-        "# Networks, and the samplers that support them\n\nWritten by `python -m benchmarks support`, which takes two steps "
-        "with each sampler on a small version of each network; parameters are those of the full one.\n\n"
+        "# Networks, and the samplers that support them\n\n"
+        "Written by `python -m benchmarks support`, which takes two steps with each sampler on a small version of each "
+        "network; parameters are those of the full one.\n\n"
         + "\n".join(lines)
         + "\n\n“partly”: some parameters are not covered by the preconditioner and move with A = 1. “frozen”: too many "
         'weights for the drift Γ, so `target="as-printed"`, which is exact once frozen.\n\n' + "\n".join(reasons) + "\n"

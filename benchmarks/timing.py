@@ -1,8 +1,8 @@
-"""Timing by comparison: what is compared takes turns, step by step, so that whatever disturbs one disturbs all.
+"""Timing by comparison: contenders take turns, step by step, so that other load on the machine affects all of them.
 
 A round is a few steps of each contender in turn, A B C A B C …; a round's ratio is a contender's time in it over the
-baseline's. Reported are the median over the rounds and the quartiles. Beside the clock's time stands the processor's
-(`time.process_time`), which does not count the time that other programs took away.
+baseline's. Reported are the median over the rounds and the quartiles, of wall-clock time and of processor time
+(`time.process_time`), which does not count the time that other programs take.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compare(
     warm_up: int = 3,
     least: int = 5,
 ) -> dict[str, Comparison]:
-    """Let all take turns for about so many seconds, and no less than so many rounds."""
+    """Let all take turns for about `seconds`, and for `least` rounds or more."""
     for step in steps.values():
         for _ in range(warm_up):
             step()
@@ -83,7 +83,7 @@ def _compared(clock: dict[str, list[float]], processor: dict[str, list[float]], 
 
 
 def median_time(step: Step, *, seconds: float, least: int = 5) -> float:
-    """The median time of a call in seconds, over about so many seconds of calls after one that does not count."""
+    """The median time of a call in seconds, over about `seconds` of calls after a warm-up call."""
     step()
     times: list[float] = []
     end = time.perf_counter() + seconds

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from reproductions import heek2019, hwa2020, lange2023, palacci2018, smith2018
 from reproductions.harness import SCALES, Paper, run_experiments
-from reproductions.page import write_overview, write_page
+from reproductions.page import accepts_overview, write_overview, write_page
 
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"  # the committed results
 PAPERS: Mapping[str, Paper] = {
     "heek2019": heek2019.PAPER,
     "hwa2020": hwa2020.PAPER,
@@ -28,7 +29,8 @@ def reproduce_paper(
 ) -> Path:
     """Run a paper's experiments, or one of them, and write results, figures and the page; return the page's path.
 
-    A directory of the paper's name is one of several, and the claims of all go into the page above them.
+    A directory of the paper's name, `experiments/lange2023`, is one of several: the claims of all papers go into the
+    overview, the README.md beside it. Results of scale quick never go there.
     """
     if paper not in PAPERS:
         raise ValueError(f"paper={paper!r}: choose one of {', '.join(PAPERS)}.")
@@ -38,10 +40,16 @@ def reproduce_paper(
         raise ValueError(f"scale={scale!r}: choose one of {', '.join(SCALES)}.")
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process.")
-    out = Path("reproduced") / f"{paper}-{scale}" if out is None else out
+    default = Path("reproduced") / f"{paper}-{scale}"
+    out = default if out is None else out
+    if scale == "quick" and out.resolve().is_relative_to(EXPERIMENTS):
+        raise ValueError(
+            f"{out} is for committed results, and those of scale quick show only that everything runs. Leave out --out "
+            f"({default}), or write --scale full."
+        )
     jobs = jobs or (1 if scale == "paper" else os.cpu_count() or 1)
     results = run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
     write_page(PAPERS, results, out)
-    if out.name == paper:  # its neighbours are the other papers
+    if scale != "quick" and out.name == paper and accepts_overview(out.parent / "README.md"):
         write_overview(PAPERS, out.parent)
     return out / "README.md"

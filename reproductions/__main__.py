@@ -19,7 +19,7 @@ def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="One of its experiments; by default all.")] = None,
     scale: Annotated[str, typer.Option(help="quick (seconds), full (minutes, two cores) or paper (a GPU).")] = "quick",
     out: Annotated[
-        Path | None, typer.Option(help="Where results, figures and the page go (reproduced/PAPER-SCALE).")
+        Path | None, typer.Option(help="Directory of results, figures and the page (reproduced/PAPER-SCALE).")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes of one thread each (the cores; 1 at paper scale).")
@@ -27,8 +27,8 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments again, and write what it says, what we measured, and whether it reproduces.
 
-    A run that is cut off goes on where it was when the command is given again. Data that the library does not ship are
-    looked for where LANGEVIN_DATA points, else downloaded.
+    An interrupted reproduction resumes when the command is given again. Data that the library does not ship are read
+    from the folder that LANGEVIN_DATA names, or downloaded.
     """
     if paper == "list":
         for name, known in PAPERS.items():

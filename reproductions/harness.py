@@ -1,8 +1,8 @@
 """What every reproduction shares: cells that are measured once, claims that are judged from them, a page from both.
 
 An experiment is a table. Its `cells` are the settings of the rows (method, temperature, seed, …), `measure` turns a
-cell into numbers, `draw` makes the paper's figure from the rows and each claim is a function of the rows. A row is
-written down as soon as it is measured, so a run that is cut off goes on where it was.
+cell into numbers, `draw` makes the paper's figure from the rows, and each claim is a function of the rows. A row is
+written as soon as it is measured, so an interrupted reproduction resumes at the first missing row.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from typing import Any, NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from langevin.core.posterior import Posterior
+import langevin as lv
 from langevin.core.statistics import Estimate
-from langevin.ensembles.run import Run
+from langevin.inference.callbacks import StepInfo
 from langevin.inference.environment import environment
-from langevin.inference.sample import resume, sample
-from langevin.inference.settings import StepInfo
-from langevin.storage import files as disk
+from langevin.storage import files
 
 SCALES = ("quick", "full", "paper")
 Cell = dict[str, Any]
 
 
 class Verdict(NamedTuple):
-    """What was measured of a claim; `reproduced` is None where the measurement can't tell."""
+    """What was measured for a claim; `reproduced` is None where the measurement can't tell."""
 
     measured: str
     reproduced: bool | None
@@ -46,11 +44,11 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and how the rows of an experiment bear on it."""
+    """A sentence of the paper, and the function of an experiment's rows that judges it."""
 
     says: str
     judge: Callable[[Rows], Verdict]
-    otherwise: str = ""  # what we think is the reason, should it not reproduce
+    otherwise: str = ""  # the reason that we suspect, if it does not reproduce
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,14 @@ class Experiment:
     draw: Callable[[Any, Rows], None]  # (figure, rows)
     claims: Sequence[Claim]
     figure_size: tuple[float, float] = (9.0, 3.6)
-    further: Callable[[Any, Rows], list[Cell]] | None = None  # cells that the rows of the others call for
+    further: Callable[[Any, Rows], list[Cell]] | None = None  # cells that depend on the rows measured so far
 
     def wanted(self, settings: Any, rows: Rows) -> list[Cell]:
-        """All cells that are known to be needed, given these rows."""
+        """All cells that are needed, given these rows."""
         return self.cells(settings) + (self.further(settings, rows) if self.further and rows else [])
 
     def missing(self, settings: Any, rows: Rows) -> list[Cell]:
-        """Those of them that no row is of."""
+        """The wanted cells that have no row yet."""
         have = [cell_of(row) for row in rows]
         return [cell for cell in self.wanted(settings, rows) if cell not in have]
 
@@ -93,7 +91,7 @@ class Rows(list[Cell]):
     """Rows of results."""
 
     def where(self, **key: Any) -> Rows:
-        """Those of these settings."""
+        """The rows with these settings."""
         return Rows(row for row in self if all(row.get(name) == value for name, value in key.items()))
 
     def values(self, name: str) -> list[Any]:
@@ -109,14 +107,14 @@ class Rows(list[Cell]):
         return Estimate(statistics.fmean(numbers), error)
 
     def paired(self, name: str, one: Cell, other: Cell) -> Estimate:
-        """The mean difference, one less the other, over the seeds that both have."""
+        """The mean difference, one minus the other, over the seeds that both have."""
         first = {row["seed"]: row[name] for row in self.where(**one)}
         second = {row["seed"]: row[name] for row in self.where(**other)}
         return Rows({"d": first[seed] - second[seed]} for seed in first.keys() & second.keys()).mean("d")
 
 
 def clearly(difference: Estimate) -> bool | None:
-    """Whether a difference is below zero by two standard errors: None if it is neither below nor above."""
+    """Whether a difference is below zero by two standard errors; None if it is neither clearly below nor above."""
     if math.isnan(difference.error):
         return None
     return None if abs(difference.mean) <= 2 * difference.error else difference.mean < 0
@@ -138,7 +136,7 @@ def run_experiments(
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if results and (results["paper"], results["scale"]) != (paper, scale):
         raise ValueError(
-            f"{out} holds results of {results['paper']} at scale {results['scale']}; choose another directory for "
+            f"{out} contains results of {results['paper']} at scale {results['scale']}; choose another directory for "
             f"{paper} at scale {scale}: --out {out}-{scale}."
         )
     results |= {"paper": paper, "scale": scale, "environment": environment(torch.device("cpu"))}
@@ -148,6 +146,7 @@ def run_experiments(
         settings = json.loads(json.dumps(asdict(experiment.settings[scale])))
         if name not in known or known[name]["settings"] != settings:
             known[name] = {"settings": settings, "rows": []}
+            shutil.rmtree(out / "work" / name, ignore_errors=True)  # interrupted cells of other settings
 
     def todo() -> list[tuple[str, Cell]]:
         return [
@@ -158,37 +157,32 @@ def run_experiments(
 
     interval = 0.2 if sys.stderr.isatty() else 30.0  # a log file wants few lines
     with tqdm(total=0, unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
-        while cells := todo():  # more than once where rows call for further cells
+        while cells := todo():  # more than once where rows lead to further cells
             bar.total += len(cells)
             for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
                 known[name]["rows"].append(row)
-                disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
+                files.write(file, (json.dumps(results, indent=1) + "\n").encode())
                 bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
                 bar.update()
-    for name, experiment in chosen.items():  # in the order of the cells, however they came in
+    for name, experiment in chosen.items():  # in the order of the cells, whatever order they were measured in
         order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
         known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, cell_of(row)))
-    disk.write(file, (json.dumps(results, indent=1) + "\n").encode())
+    files.write(file, (json.dumps(results, indent=1) + "\n").encode())
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
 
 
-def sample_or_resume(
-    workplace: Path, posterior: Posterior, data: Any, sampler: Any, *, steps: int, **options: Any
-) -> Run:
-    """`sample` into the workplace of a cell or, if it was cut off there, `resume`."""
-    if (workplace / "manifest.json").exists():
-        callbacks = options.get("callbacks", ())
-        return resume(workplace, posterior, data, sampler=sampler, steps=steps, callbacks=callbacks, progress=False)
-    return sample(posterior, data, sampler, steps=steps, out=workplace, progress=False, **options)
+def sample_or_resume(workplace: Path, posterior: lv.Posterior, data: Any, sampler: Any, **options: Any) -> lv.Run:
+    """`lv.sample` into the workplace of a cell; an interrupted run there is resumed."""
+    return lv.sample(posterior, data, sampler, out=workplace, resume="auto", progress=False, **options)
 
 
 def freeze_from(step: int) -> Callable[[StepInfo], None]:
-    """A callback that stops a sampler's adaptation there: for runs that are kept from their first step."""
+    """A callback that freezes an adaptive sampler at that step: for runs that save samples from the first step on."""
 
-    def freeze(moment: StepInfo) -> None:
-        if moment.step >= step:
-            moment.sampler.freeze()
+    def freeze(info: StepInfo) -> None:
+        if info.step >= step and isinstance(info.sampler, lv.Sampler):
+            info.sampler.freeze()
 
     return freeze
 
@@ -196,7 +190,7 @@ def freeze_from(step: int) -> Callable[[StepInfo], None]:
 def _measured(
     paper: Paper, scale: str, todo: list[tuple[str, Cell]], work: Path, jobs: int
 ) -> Iterator[tuple[str, Cell]]:
-    """The rows as they come in, from one process after another or from several at once."""
+    """The rows as they are measured, in this process or in several."""
     if jobs == 1:
         with _threads(torch.get_num_threads() if scale == "paper" else 1):
             for name, cell in todo:
@@ -242,7 +236,7 @@ def cell_of(row: Cell) -> Cell:
 
 
 def _place_in(order: list[Cell], cell: Cell) -> int:
-    """Where a cell stands; at the end if it was called for by a row and then not any more."""
+    """The position of a cell; the end, if it was wanted once and is not any more."""
     return order.index(cell) if cell in order else len(order)
 
 

@@ -1,4 +1,4 @@
-"""The pages: what the paper says, what we measured, and whether it reproduces. Nothing in them is typed by hand."""
+"""The pages: what the paper says, what we measured, and whether it reproduces. All of it is written by this module."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from reproductions.harness import Claim, Experiment, Paper, Rows, Verdict
 
+_TITLE = "# Five papers, reproduced"
 _WORDS = {True: "yes", False: "**no**", None: "can't tell"}
 
 
@@ -25,7 +26,7 @@ def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) 
 
 
 def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str:
-    """The text of it."""
+    """The text of `README.md`."""
     paper = papers[results["paper"]]
     command = f"python -m reproductions {results['paper']} --scale {results['scale']} --out {out.as_posix()}"
     parts = [
@@ -49,7 +50,7 @@ def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str
 
 
 def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
-    """Every claim of the experiments that were run to their end, with its verdict."""
+    """Every claim of the experiments that are complete, with its verdict."""
     return [
         (name, claim.says, _explained(claim, claim.judge(rows)))
         for name, experiment, rows in _finished(paper, results)
@@ -58,7 +59,7 @@ def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verd
 
 
 def _finished(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Experiment, Rows]]:
-    """The experiments of which nothing is left to be measured."""
+    """The experiments of which every cell is measured."""
     for name, experiment in paper.experiments.items():
         rows = Rows(results["experiments"].get(name, {}).get("rows", []))
         if rows and not experiment.missing(experiment.settings[results["scale"]], rows):
@@ -66,7 +67,7 @@ def _finished(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Expe
 
 
 def _explained(claim: Claim, verdict: Verdict) -> Verdict:
-    """With our guess at the reason, if it does not reproduce."""
+    """With the reason that we suspect, if it does not reproduce."""
     if verdict.reproduced is not False:
         return verdict
     return verdict._replace(why=" ".join(part for part in (verdict.why, claim.otherwise) if part))
@@ -88,10 +89,10 @@ def overview(papers: Mapping[str, Paper], experiments: Path) -> str:
                 (f"[{paper.title}]({name}/README.md)", *(str(answers.count(answer)) for answer in (True, False, None)))
             )
     return (
-        "# Five papers, reproduced\n\nEvery claim, from the results that `python -m reproductions PAPER --scale full --out "
-        "experiments/PAPER` wrote, on two cores, with networks, data and runs that are smaller than the papers' "
-        "(each page says how). A claim is judged by a function of the results; one that does not reproduce is said "
-        "not to.\n\n"
+        f"{_TITLE}\n\n"
+        "Every claim, from the results that `python -m reproductions PAPER --scale full --out experiments/PAPER` "
+        "wrote, on two cores, with networks, data and runs that are smaller than the papers' (each page says how). A "
+        "claim is judged by a function of the results; one that does not reproduce is said not to.\n\n"
         + _table(("paper", "claims that reproduce", "do not", "can't be told"), counts)
         + "\n\n"
         + _table(("paper", "experiment", "it says", "we measured", "reproduced?"), lines)
@@ -102,6 +103,11 @@ def overview(papers: Mapping[str, Paper], experiments: Path) -> str:
 def write_overview(papers: Mapping[str, Paper], experiments: Path) -> None:
     """`experiments/README.md`."""
     (experiments / "README.md").write_text(overview(papers, experiments))
+
+
+def accepts_overview(file: Path) -> bool:
+    """Whether the overview may be written there: there is no file yet, or it is an overview."""
+    return not file.exists() or file.read_text().startswith(_TITLE)
 
 
 def _reductions(experiment: Experiment, results: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ class Conjugate:
     def posterior(self) -> lv.Posterior:
         model = nn.Linear(self.x.shape[1], 1, bias=False).double()
         nn.init.zeros_(model.weight)
-        return lv.Posterior(model, lv.GaussianNoise(NOISE), lv.Gaussian(PRIOR), num_data=self.num_data)
+        return lv.Posterior(model, lv.likelihoods.Gaussian(NOISE), lv.priors.Gaussian(PRIOR), num_data=self.num_data)
 
     def evidence(self) -> float:
         """log N(y; 0, noise² I + prior² x xᵀ)."""

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.storage.directory import DirectoryStore
+from langevin.storage.base import SampleStore
 
 
 def toy_data(n=60, classes=3, dtype=torch.float32):
@@ -22,14 +22,15 @@ def toy_model(classes=3):
 
 
 def toy_posterior(model=None, n=60, **options):
-    return lv.Posterior(model or toy_model(), lv.Categorical(), lv.Gaussian(1.0), num_data=n, **options)
+    return lv.Posterior(model or toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, **options)
 
 
 def samples_of(run):
-    """Every sample of a run, flattened, by (chain, step)."""
+    """Every sample of a run (or snapshot of a fit), flattened, by (chain, step)."""
+    stored = run.snapshots if isinstance(run, lv.Fit) else run.samples
     return {
-        (record.chain, record.step): torch.cat([t.flatten().double() for t in run._store.read(record).values()])
-        for record in run._records
+        (record.chain, record.step): torch.cat([t.flatten().double() for t in run.store.read(record).values()])
+        for record in stored.records
     }
 
 
@@ -42,10 +43,10 @@ def assert_same_samples(a, b):
 
 
 def store_nan(monkeypatch, number):
-    """Write NaN into the sample of this number, past the store's own refusal."""
-    as_stored, seen = DirectoryStore._as_stored, []
+    """Store NaN in the sample of this number, past the store's own check."""
+    as_stored, seen = SampleStore._as_stored, []
 
-    def damaging(self, name, tensor):
+    def corrupting(self, name, tensor):
         stored = as_stored(self, name, tensor)
         if name == "2.bias":
             if len(seen) == number:
@@ -53,4 +54,4 @@ def store_nan(monkeypatch, number):
             seen.append(name)
         return stored
 
-    monkeypatch.setattr(DirectoryStore, "_as_stored", damaging)
+    monkeypatch.setattr(SampleStore, "_as_stored", corrupting)

@@ -25,7 +25,7 @@ class Table(nn.Module):
 
 
 def agent(num_data=1):
-    return lv.Posterior(Table(), lv.GaussianNoise(1.0), lv.Gaussian(2.0), num_data=num_data)
+    return lv.Posterior(Table(), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(2.0), num_data=num_data)
 
 
 def test_rewards_are_what_is_expected_of_them():

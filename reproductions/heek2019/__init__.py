@@ -1,12 +1,12 @@
 """Heek and Kalchbrenner (2019): Bayesian inference for large scale image classification with ATMC."""
 
-from langevin.samplers import ATMC
+import langevin as lv
 from reproductions.harness import Paper
 from reproductions.heek2019 import batchnorm, speed, table, thermostats
 
 PAPER = Paper(
     title="Bayesian inference for large scale image classification (Heek & Kalchbrenner 2019)",
-    citation=ATMC.citation,
+    citation=lv.ATMC.citation,
     remarks=(
         "Where there is one seed, ± is one standard error of a paired bootstrap over the test images: it knows nothing "
         "of how another seed would have trained. SGD without BatchNorm looks for the most probable weights under the "

@@ -10,11 +10,11 @@ from reproductions.heek2019.claims import better
 from reproductions.heek2019.runs import Settings, cells, measure
 from reproductions.heek2019.table import FULL, QUICK
 
-METHODS = ("ATMC", "ATMC + dropout", "ATMC + BatchNorm", "SGD + BatchNorm")
+ARMS = ("ATMC", "ATMC + dropout", "ATMC + BatchNorm", "SGD + BatchNorm")
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """The fit to training images at the end, in evaluation mode, and the test loss along the way."""
+    """NLL of training images at the end, in evaluation mode, and the test loss against epochs."""
     left, right = figure.subplots(1, 2)
     here = rows.where(seed=0, diverged=None)
     left.bar([row["method"].replace(" + ", " +\n") for row in here], [row["train"]["nll"] for row in here], color="0.6")
@@ -29,9 +29,9 @@ def draw(figure: Any, rows: Rows) -> None:
 EXPERIMENT = Experiment(
     title="Section 4: ATMC with BatchNorm or dropout",
     settings={
-        "quick": replace(QUICK, methods=METHODS, cycles=2),
-        "full": replace(FULL, methods=METHODS, cycles=4, test_size=2000),
-        "paper": Settings(methods=METHODS),
+        "quick": replace(QUICK, methods=ARMS, cycles=2),
+        "full": replace(FULL, methods=ARMS, cycles=4, test_size=2000),
+        "paper": Settings(methods=ARMS),
     },
     cells=cells,
     measure=measure,

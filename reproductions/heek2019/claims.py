@@ -50,7 +50,7 @@ def better(*contests: tuple[str, Side, Side]) -> Judge:
 
 
 def needs_fewer_samples(rows: Rows) -> Verdict:
-    """Cyclic against constant rate, with equally many samples of the same steps, and with all looks of the latter."""
+    """Cyclical against constant learning rate: with equally many samples, and with all looks of the latter."""
     one, other = ("ATMC", "predictive"), ("ATMC, constant rate", "predictive")
     if gone := _missing(rows, one, other):
         return gone
@@ -68,7 +68,7 @@ def needs_fewer_samples(rows: Rows) -> Verdict:
 
 
 def keeps_from_overfitting(rows: Rows) -> Verdict:
-    """The ensemble's loss does not rise from the first half of its samples to all; SGD's rises from its least."""
+    """The ensemble's loss does not rise from the first half of its samples to all; SGD's rises from its minimum."""
     whole, half = ("ATMC", "predictive"), ("ATMC", "first_half")
     end, least = ("SGD, longer", "single"), ("SGD, longer", "best")
     if gone := _missing(rows, whole, half, end, least):
@@ -83,7 +83,7 @@ def keeps_from_overfitting(rows: Rows) -> Verdict:
 
 
 def draw_table(figure: Any, rows: Rows) -> None:
-    """The calibration plot, the loss against the number of samples, and along the way."""
+    """Reliability diagram, test loss against the number of samples, and against epochs."""
     left, middle, right = figure.subplots(1, 3)
     curves = {}
     for row in rows.where(seed=0, diverged=None):
@@ -104,7 +104,7 @@ def draw_table(figure: Any, rows: Rows) -> None:
 
 
 def _missing(rows: Rows, *sides: Side) -> Verdict | None:
-    """What there is to say where a method was not run, diverged, or saw only noise."""
+    """The verdict where a method was not run, diverged, or saw synthetic images only."""
     for method, _ in sides:
         here = rows.where(method=method)
         if not here:

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Flat, Gaussian, PerParameter, fan_in, resnetpp
+import langevin as lv
 from langevin.data import ImageDataset, ImageFolder, cifar10, digits, fashion_mnist, image_folder
 from langevin.models import CifarResNet, CifarResNetPP, ResNet50, ResNetPP50
 from langevin.models.resnet import ResidualBlock
+from reproductions.layout import memory_format
 
 if TYPE_CHECKING:
     from reproductions.heek2019.runs import Settings
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 COLOURED = ("cifar10", "imagenet", "noise")
 
 
-def make_posterior(settings: Settings, method: str, seed: int) -> Posterior:
+def make_posterior(settings: Settings, method: str, seed: int) -> lv.Posterior:
     """ResNet++ with the paper's priors; for the methods with BatchNorm a ResNet, with weight decay or (ATMC) fan-in."""
     torch.manual_seed(seed)
     channels = 3 if settings.data in COLOURED else 1
@@ -34,16 +33,22 @@ def make_posterior(settings: Settings, method: str, seed: int) -> Posterior:
     if "BatchNorm" in method:
         model: nn.Module = ResNet50(**sizes) if imagenet else CifarResNet(settings.depth, **sizes)
         with_xavier(model)
-        decay = Gaussian((settings.weight_decay * settings.num_data) ** -0.5)
-        prior = PerParameter({"*norm*": Flat(), "*": decay}) if method.startswith("SGD") else fan_in(model)
+        decay = lv.priors.Gaussian((settings.weight_decay * settings.num_data) ** -0.5)
+        prior = (
+            lv.priors.PerParameter({"*norm*": lv.priors.Flat(), "*": decay})
+            if method.startswith("SGD")
+            else lv.priors.fan_in(model)
+        )
     else:
         model = ResNetPP50(**sizes) if imagenet else CifarResNetPP(settings.depth, **sizes)
         if "dropout" in method:
             with_dropout(model, settings.dropout)
-        prior = resnetpp()
+        prior = lv.priors.resnetpp()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Posterior(model, Categorical(), prior, num_data=settings.num_data, allow=["batchnorm", "dropout"])
+    model = model.to(device=device, memory_format=memory_format(settings.width))  # type: ignore[call-overload]
+    return lv.Posterior(
+        model, lv.likelihoods.Categorical(), prior, num_data=settings.num_data, allow=["batchnorm", "dropout"]
+    )
 
 
 def with_xavier(model: nn.Module) -> None:
@@ -61,27 +66,27 @@ def with_dropout(model: nn.Module, rate: float) -> None:
 
 
 def training_data(settings: Settings) -> Any:
-    """The training data: tensors, or a data set if it is augmented or on the disk."""
-    data = _read(settings, "train", settings.augment)
+    """The training data: tensors, or a data set if it is augmented or on disk."""
+    data = _read_data(settings, "train", settings.augment)
     if settings.augment or isinstance(data, ImageFolder):
         return data
     x, y = data.tensors
-    return x.contiguous(memory_format=torch.channels_last), y
+    return x.contiguous(memory_format=memory_format(settings.width)), y
 
 
 def pieces(settings: Settings, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The first so many images of a split (of ImageNet: spread over its classes) and labels, without augmentation."""
-    data = _read(settings, split, ())
+    data = _read_data(settings, split, ())
     chosen = torch.arange(size) * len(data) // size if isinstance(data, ImageFolder) else torch.arange(size)
     for rows in torch.split(chosen, 1000):
         x, y = data.read_batch(rows)
-        yield x.contiguous(memory_format=torch.channels_last), y
+        yield x.contiguous(memory_format=memory_format(settings.width)), y
 
 
 @cache
-def _read(settings: Settings, split: str, augment: tuple[str, ...]) -> ImageDataset | ImageFolder:
+def _read_data(settings: Settings, split: str, augment: tuple[str, ...]) -> ImageDataset | ImageFolder:
     size, side = (settings.num_data if split == "train" else settings.test_size), settings.image_size
-    if settings.data == "noise":  # for trying the configuration where there are no data
+    if settings.data == "noise":  # synthetic, for tests
         generator = torch.Generator().manual_seed(len(split))
         pixels = torch.randint(256, (size, 3, side, side), generator=generator, dtype=torch.uint8)
         labels = torch.randint(settings.classes, (size,), generator=generator)
@@ -89,8 +94,8 @@ def _read(settings: Settings, split: str, augment: tuple[str, ...]) -> ImageData
     if settings.data == "imagenet":
         if "LANGEVIN_DATA" not in os.environ:
             raise ValueError(
-                "ImageNet is looked for in $LANGEVIN_DATA/imagenet/train/CLASS/*.JPEG and …/val/CLASS/*.JPEG; set "
-                "LANGEVIN_DATA to the folder that holds imagenet/"
+                "ImageNet is read from $LANGEVIN_DATA/imagenet/train/CLASS/*.JPEG and …/val/CLASS/*.JPEG; set "
+                "LANGEVIN_DATA to the folder that contains imagenet/."
             )
         resize = round(side * 8 / 7)  # 256 for 224
         root = Path(os.environ["LANGEVIN_DATA"]) / "imagenet"

@@ -1,7 +1,7 @@
-"""What the experiments share: the networks, the methods, and a run's scores along its way.
+"""What the experiments share: one run of a method, and its scores.
 
-A run keeps its weights several times a cycle; the last of each cycle after burn-in is a sample of the posterior, all
-together say how the test loss went. So nothing but the run is needed to go on when a cell is cut off.
+A run saves its weights several times a cycle. Those at the end of a cycle after burn-in are samples of the posterior;
+all of them give the curve of the test loss. So an interrupted cell resumes from its run alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import MultiStepLR
 
-from langevin.core.schedules import cyclical
+import langevin as lv
 from langevin.core.statistics import Estimate
-from langevin.ensembles.predict import ClassPrediction
-from langevin.ensembles.run import Run
-from langevin.errors import DivergenceError
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
 from langevin.evaluation.bootstrap import difference, replicates
-from langevin.samplers import ATMC, SGD, SGNHT
 from reproductions.harness import Cell, Rows, sample_or_resume
 from reproductions.heek2019.networks import make_posterior, pieces, training_data
 
@@ -65,7 +62,7 @@ class Settings:
     cycle_epochs: float = 50
     cycles: int = 20
     burn_in_cycles: float = 3
-    looks: int = 5  # times a cycle that the weights are kept
+    looks: int = 5  # times a cycle that the weights are saved
     lr: float = 3e-4  # the paper's average speed
     max_speed: float = 1e-3
     friction: float = 0.9
@@ -96,33 +93,35 @@ def cells(settings: Settings) -> list[Cell]:
     return [{"method": method, "seed": seed} for seed in range(settings.seeds) for method in settings.methods]
 
 
-def run_method(settings: Settings, workplace: Path, method: str, seed: int) -> Run:
-    """SGD with a rate that falls twice, or a thermostat in cosine cycles (or at a constant rate)."""
+def run_method(settings: Settings, workplace: Path, method: str, seed: int) -> lv.Run:
+    """SGD with a learning rate that falls twice, or a thermostat with a cyclical (or constant) one."""
     steps = settings.cycles * settings.cycle
     if method.startswith("SGD"):
         if "longer" not in method:
             epochs = settings.sgd_epochs * settings.num_data / settings.batch_size
             steps = max(1, round(epochs / settings.look)) * settings.look
         rate = settings.batchnorm_lr if "BatchNorm" in method else settings.sgd_lr
-        sampler: Any = partial(SGD, lr=rate, momentum=settings.momentum)
+        sampler: type[lv.Sampler] = lv.SGD
+        options: dict[str, Any] = {"lr": rate, "momentum": settings.momentum}
         milestones = [round(share * steps) for share in settings.falls]
         schedule: Any = partial(MultiStepLR, milestones=milestones, gamma=0.1)
     else:
-        sampler = partial(
-            SGNHT if method.startswith("SGNHT") else ATMC,
-            lr=settings.lr,
-            max_speed=settings.max_speed,
-            momentum=settings.friction,
-            thermostat_rate=settings.thermostat_rate,
-        )
-        schedule = None if "constant" in method else cyclical(settings.cycle)
+        sampler = lv.SGNHT if method.startswith("SGNHT") else lv.ATMC
+        options = {
+            "lr": settings.lr,
+            "max_speed": settings.max_speed,
+            "momentum": settings.friction,
+            "thermostat_rate": settings.thermostat_rate,
+        }
+        schedule = None if "constant" in method else lv.cyclical(settings.cycle)
     return sample_or_resume(
         workplace,
         make_posterior(settings, method, seed),
         training_data(settings),
         sampler,
+        **options,
         steps=steps,
-        burn_in=0,  # every look is kept; what counts as burn-in is decided when they are read
+        burn_in=0,  # every look is saved; what counts as burn-in is decided when they are read
         thin=settings.look,
         schedule=schedule,
         batch_size=settings.batch_size,
@@ -131,13 +130,15 @@ def run_method(settings: Settings, workplace: Path, method: str, seed: int) -> R
 
 
 def measure(settings: Settings, workplace: Path, *, method: str, seed: int) -> Cell:
-    """Scores of the last weights and of the ensemble, the test loss along the way, and that of the ensemble's size."""
+    """Scores of the last weights and of the ensemble; test loss against steps, and against the ensemble's size."""
     try:
         run = run_method(settings, workplace, method, seed)
-    except DivergenceError as error:
-        return {"data": settings.data, "diverged": str(error).split(" The samples before")[0]}
-    looks, y = predictions(settings, run, list(run), "test", settings.test_size)
-    fit, train_y = predictions(settings, run, [run[-1]], "train", settings.probe)
+    except lv.DivergenceError as error:
+        return {"data": settings.data, "diverged": _reason(error, workplace)}
+    looks, y = predictions(settings, run, "test", settings.test_size)
+    fit, train_y = predictions(settings, run[-1:], "train", settings.probe)
+    if not bool(looks.isfinite().all() and fit.isfinite().all()):
+        return {"data": settings.data, "diverged": "its predictions are not finite."}
     losses = [scores.negative_log_likelihood(probs, y) for probs in looks]
     row: Cell = {
         "data": settings.data,
@@ -160,11 +161,16 @@ def measure(settings: Settings, workplace: Path, *, method: str, seed: int) -> C
     return row
 
 
-def predictions(settings: Settings, run: Run, weights: Sequence[Any], split: str, size: int) -> tuple[Tensor, Tensor]:
-    """Class probabilities from each of these weights, (weights, images, classes), and the labels."""
+def _reason(error: lv.DivergenceError, workplace: Path) -> str:
+    """What the error says before it names the directory, which is deleted when the cell is done."""
+    return str(error).partition(str(workplace))[0].rpartition(". ")[0] + "."
+
+
+def predictions(settings: Settings, ensemble: lv.Ensemble, split: str, size: int) -> tuple[Tensor, Tensor]:
+    """Class probabilities from each member, (members, images, classes), and the labels."""
     found = []
     for x, y in pieces(settings, split, size):
-        prediction = run._predictor.predict(weights, x, batch_size=250, samples=True)
+        prediction = ensemble.predict(x, batch_size=250, samples=True)
         assert isinstance(prediction, ClassPrediction)
         assert prediction.samples is not None
         found.append((prediction.samples.cpu(), y))
@@ -188,7 +194,7 @@ def by_samples(samples: Tensor, y: Tensor) -> list[float]:
 
 
 def compare(rows: Rows, score: str, one: tuple[str, str], other: tuple[str, str]) -> Estimate:
-    """One less the other, each a (method, "single" or "predictive"): over seeds or, of one, over test examples."""
+    """One minus the other, each a (method, "single" or "predictive"): over seeds or, of one seed, test examples."""
     pairs = []
     for row in rows.where(method=one[0]):
         for partner in rows.where(method=other[0], seed=row["seed"]):

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from langevin.samplers import ATMC, SGD
+import langevin as lv
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict
 from reproductions.heek2019.networks import make_posterior
 from reproductions.heek2019.runs import Settings as Network
 from reproductions.heek2019.table import FULL, IMAGENET, QUICK
+from reproductions.layout import memory_format
 
-METHODS = ("SGD", "ATMC", "SGD + BatchNorm")
+ARMS = ("SGD", "ATMC", "SGD + BatchNorm")
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,26 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Rounds; in each the methods take turns, so that whatever else the machine does hits all of them."""
+    """Rounds, in each of which the methods take turns, so that other load on the machine affects all of them."""
     return [{"seed": seed} for seed in range(settings.rounds)]
 
 
 def measure(settings: Settings, workplace: Path, *, seed: int) -> Cell:
-    """Seconds per epoch of each method: of computing on a CPU, of the clock on an accelerator."""
+    """Seconds per epoch of each method: processor time on a CPU, wall-clock time on an accelerator."""
     network = settings.network
     loops = {}
-    for method in METHODS:
+    for method in ARMS:
         posterior = make_posterior(network, method, seed)
         device = next(posterior.parameters()).device
         channels = 1 if network.data in ("digits", "fashion-mnist") else 3
         x = torch.randn(network.batch_size, channels, network.image_size, network.image_size, device=device)
         y = torch.randint(network.classes, (network.batch_size,), device=device)
-        make = ATMC if method == "ATMC" else partial(SGD, momentum=network.momentum)
+        make = lv.ATMC if method == "ATMC" else partial(lv.SGD, momentum=network.momentum)
         sampler = make(posterior.parameters(), lr=1e-5, num_data=network.num_data)
-        loops[method] = partial(_seconds, posterior, sampler, x.contiguous(memory_format=torch.channels_last), y)
+        x = x.contiguous(memory_format=memory_format(network.width))
+        loops[method] = partial(_seconds, posterior, sampler, x, y)
     for loop in loops.values():
-        loop(1)  # the first step pays for what is set up once
+        loop(1)  # warm-up
     epoch = network.num_data / network.batch_size / settings.steps
     return {"batch_size": network.batch_size} | {name: loop(settings.steps) * epoch for name, loop in loops.items()}
 
@@ -68,8 +70,8 @@ def _seconds(posterior: Any, sampler: Any, x: Any, y: Any, steps: int) -> float:
 def draw(figure: Any, rows: Rows) -> None:
     """Seconds per epoch."""
     axes = figure.subplots()
-    found = [rows.mean(name) for name in METHODS]
-    axes.bar(METHODS, [f.mean for f in found], yerr=[0 if math.isnan(f.error) else f.error for f in found], color="0.6")
+    found = [rows.mean(name) for name in ARMS]
+    axes.bar(ARMS, [f.mean for f in found], yerr=[0 if math.isnan(f.error) else f.error for f in found], color="0.6")
     axes.set(ylabel="seconds per epoch, one core")
 
 

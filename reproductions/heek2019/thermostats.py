@@ -1,7 +1,7 @@
 """Sections 2.4 and 3: negative friction, and a momentum update that is exact.
 
 The paper shows no figure of either, so all settings are ours: a small network on handwritten digits, with Gaussian
-kinetic energy, as a bounded speed hides what happens. At the paper's own values friction can't turn negative: ξ has the
+kinetic energy, as a bounded speed would hide the effect. At the paper's own values friction can't turn negative: ξ has
 standard deviation √κ = 0.001 there, and D is 0.105. It can where κ is of the size of D² or more.
 """
 
@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import langevin as lv
 from langevin.core.batches import as_batches
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import fan_in
 from langevin.data import digits
 from langevin.models import MLP
-from langevin.samplers import ATMC, SGNHT
-from langevin.samplers.thermostat import Step
+from langevin.samplers.thermostat import INTEGRATORS, Step
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict
 
 
@@ -36,21 +33,16 @@ def three_way(u: Tensor, step: Step) -> None:
     u.mul_(brake)
 
 
-class ThreeWayATMC(ATMC):
-    """ATMC with friction split from gradient and noise."""
+INTEGRATORS["three-way"] = three_way  # as an option of samplers: ATMC(integrator="three-way")
 
-    def _resolve(self) -> None:
-        self._integrate = three_way
-
-
-SAMPLERS: dict[str, Any] = {
-    "SGNHT": (SGNHT, {}),
-    "ATMC": (ATMC, {}),
-    "two-way": (ATMC, {}),
-    "three-way": (ThreeWayATMC, {}),
-    "three-way, kick outside": (ATMC, {"integrator": "symmetric"}),
+VARIANTS: dict[str, Any] = {
+    "SGNHT": (lv.SGNHT, {}),
+    "ATMC": (lv.ATMC, {}),
+    "two-way": (lv.ATMC, {}),
+    "three-way": (lv.ATMC, {"integrator": "three-way"}),
+    "three-way, kick outside": (lv.ATMC, {"integrator": "symmetric"}),
 }
-FRICTION, INTEGRATORS = ("SGNHT", "ATMC"), ("two-way", "three-way", "three-way, kick outside")
+THERMOSTATS, SPLITTINGS = ("SGNHT", "ATMC"), ("two-way", "three-way", "three-way, kick outside")
 
 
 @dataclass(frozen=True)
@@ -63,15 +55,15 @@ class Settings:
     lr: float = 3e-3
     friction: float = 0.9
     thermostat_rates: tuple[float, ...] = (0.01, 1.0, 10.0, 100.0, 1000.0)
-    gradient_rate: float = 1.0  # of the thermostat where the learning rates vary: it has to answer within a few steps
+    gradient_rate: float = 1.0  # of the thermostat where the learning rates vary: it has to respond within a few steps
     rates: tuple[float, ...] = (0.01, 0.014, 0.02, 0.028, 0.04, 0.057, 0.08)
     seeds: int = 3
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Both samplers at every rate of the thermostat, three integrators at every learning rate."""
-    friction = [(name, settings.lr, rate) for name in FRICTION for rate in settings.thermostat_rates]
-    gradients = [(name, lr, settings.gradient_rate) for name in INTEGRATORS for lr in settings.rates]
+    """Both thermostats at every thermostat rate, three splittings at every learning rate."""
+    friction = [(name, settings.lr, rate) for name in THERMOSTATS for rate in settings.thermostat_rates]
+    gradients = [(name, lr, settings.gradient_rate) for name in SPLITTINGS for lr in settings.rates]
     return [
         {"sampler": name, "lr": lr, "rate": rate, "seed": seed}
         for seed in range(settings.seeds)
@@ -84,8 +76,8 @@ def measure(settings: Settings, workplace: Path, *, sampler: str, lr: float, rat
     x, y = digits("train").tensors
     torch.manual_seed(seed)
     model = MLP(64, 10, widths=(settings.width,))
-    posterior = Posterior(model, Categorical(), fan_in(model), num_data=len(y))
-    kind, options = SAMPLERS[sampler]
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.fan_in(model), num_data=len(y))
+    kind, options = VARIANTS[sampler]
     damping = -math.log(settings.friction)
     moving = kind(
         posterior.parameters(),
@@ -117,9 +109,9 @@ def measure(settings: Settings, workplace: Path, *, sampler: str, lr: float, rat
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """Momentum against the thermostat's rate, loss against the learning rate; what diverged stands at the top."""
+    """Momentum against the thermostat's rate, loss against the learning rate; runs that diverged are at the top."""
     left, right = figure.subplots(1, 2)
-    for panel, names, by, value in ((left, FRICTION, "rate", "momentum"), (right, INTEGRATORS, "lr", "loss")):
+    for panel, names, by, value in ((left, THERMOSTATS, "rate", "momentum"), (right, SPLITTINGS, "lr", "loss")):
         known = [row[value] for name in names for row in rows.where(sampler=name) if row[value] is not None]
         top = 3 * max(known, default=1.0)
         for place, name in enumerate(names):
@@ -138,7 +130,7 @@ def _explodes(rows: Rows) -> Verdict:
     parts, shown = [], []
     for rate in rows.where(sampler="SGNHT").values("rate"):
         counts = {}
-        for name in FRICTION:
+        for name in THERMOSTATS:
             here = rows.where(sampler=name, rate=rate)
             counts[name] = sum(row["diverged"] is not None or row["momentum"] > 100 for row in here), len(here)
         parts.append(f"κ = {rate:g} D²: SGNHT {counts['SGNHT'][0]} of {counts['SGNHT'][1]}, ATMC {counts['ATMC'][0]}")
@@ -156,7 +148,7 @@ def _explodes(rows: Rows) -> Verdict:
 
 def _robust(rows: Rows) -> Verdict:
     largest = {}
-    for name in INTEGRATORS:
+    for name in SPLITTINGS:
         here = rows.where(sampler=name)
         sound = [
             lr

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from langevin.approximations.averaging import HWA
+import langevin as lv
 from langevin.models import VGG, LeNet5
 from reproductions.harness import Cell, Claim, Experiment, Paper
 from reproductions.hwa2020.averages import Settings, against, cells, cycle_matters, draw, measured, tied_mean
@@ -80,7 +80,7 @@ def _vgg(depth: int, channels: int) -> Callable[[], nn.Module]:
 
 PAPER = Paper(
     title="HWA: averaging hyperparameters in Bayesian neural networks leads to better generalization (2020)",
-    citation=HWA.citation,
+    citation=lv.HWA.citation,
     remarks='The paper printed no numbers: ours are the first, and the settings under "in the paper" are our guess.',
     experiments={
         "lenet": Experiment(

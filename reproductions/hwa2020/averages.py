@@ -1,4 +1,4 @@
-"""What both experiments do: SVI, SWA, SWAG and HWA from one trained start, at the same number of steps for all."""
+"""What both experiments share: SVI, SWA, SWAG and HWA from one trained start, with the same number of steps."""
 
 from __future__ import annotations
 
@@ -13,26 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from langevin.approximations.averaging import HWA, SWA, SWAG
-from langevin.approximations.variational import MeanField
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+import langevin as lv
 from langevin.data import cifar10, digits, mnist
-from langevin.ensembles.fit import Fit
-from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
-from langevin.inference.find_map import find_map
-from langevin.inference.fit import fit, resume
 from langevin.plots.landscape import Landscape, compute_landscape, draw_landscape
 from reproductions.harness import Cell, Rows, Verdict, clearly
 
-METHODS = ("SVI", "SWA", "SWAG", "HWA between", "HWA total")
+ARMS = ("SVI", "SWA", "SWAG", "HWA between", "HWA total")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper's sections on its experiments are empty, so these are ours: what one would take for a full run."""
+    """The paper's sections on its experiments are empty, so these are our choice for a full run."""
 
     data: str
     num_data: int
@@ -54,9 +47,9 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method at the first cycle length; HWA at the others, and at a constant rate."""
+    """Every arm at the first cycle length; HWA at the others, and at a constant learning rate."""
     first, *others = settings.cycles
-    plans = [(method, first, "cyclical") for method in METHODS]
+    plans = [(method, first, "cyclical") for method in ARMS]
     plans += [("HWA total", cycle, "cyclical") for cycle in others] + [("HWA total", first, "constant")]
     plans.append(("SVI, tied mean", first, "cyclical"))
     return [
@@ -77,29 +70,30 @@ def measured(
     seed: int,
 ) -> Cell:
     """Scores on the test set, the training loss, and for HWA the landscape of its trajectory."""
-    train, test = load(settings)
+    train, test = read_data(settings)
     posterior = _posterior(make, settings, seed)
     gaussian, tied = method.startswith(("SVI", "HWA")), "tied" in method
-    start: Any = _distribution(make, settings, tied, seed) if gaussian else _mode(make, settings, seed)
+    start = _distribution(make, settings, tied, seed) if gaussian else _mode(make, settings, seed)
     lr = settings.adam_lr if gaussian else settings.sgd_lr
     optimizer: Any = torch.optim.Adam if gaussian else partial(torch.optim.SGD, momentum=0.9)
     low = settings.low * lr if rate == "cyclical" else None
-    family = MeanField(init_std=settings.init_std, tied_mean=tied)
-    kinds: dict[str, Any] = {
+    family = lv.MeanField(init_std=settings.init_std, tied_mean=tied)
+    approximations: dict[str, lv.approximations.Approximation] = {
         "SVI": family,
         "SVI, tied mean": family,
-        "SWA": SWA(cycle=cycle, low=low),
-        "SWAG": SWAG(cycle=cycle, low=low, rank=settings.rank),
-        "HWA between": HWA(cycle=cycle, low=low, family=family, variance="between"),
-        "HWA total": HWA(cycle=cycle, low=low, family=family, variance="total"),
+        "SWA": lv.SWA(cycle=cycle, low=low),
+        "SWAG": lv.SWAG(cycle=cycle, low=low, rank=settings.rank),
+        "HWA between": lv.HWA(cycle=cycle, low=low, family=family, variance="between"),
+        "HWA total": lv.HWA(cycle=cycle, low=low, family=family, variance="total"),
     }
     if (workplace / "manifest.json").exists():
-        found: Any = resume(workplace, posterior, train, progress=False)
+        found = lv.resume(workplace, posterior, train, progress=False)
+        assert isinstance(found, lv.Fit)
     else:
-        found = fit(
+        found = lv.fit(
             posterior,
             train,
-            kinds[method],
+            approximations[method],
             optimizer=partial(optimizer, lr=lr),
             steps=settings.steps,
             batch_size=settings.batch_size,
@@ -121,7 +115,7 @@ def measured(
     return json.loads(json.dumps(row))  # type: ignore[no-any-return]
 
 
-def _scores(found: Any, x: Tensor, y: Tensor) -> Cell:
+def _scores(found: lv.Fit, x: Tensor, y: Tensor) -> Cell:
     prediction = found.predict(x)
     assert isinstance(prediction, ClassPrediction)
     return {
@@ -131,17 +125,19 @@ def _scores(found: Any, x: Tensor, y: Tensor) -> Cell:
     }
 
 
-def _posterior(make: Callable[[], nn.Module], settings: Settings, seed: int) -> Posterior:
+def _posterior(make: Callable[[], nn.Module], settings: Settings, seed: int) -> lv.Posterior:
     torch.manual_seed(seed)
-    return Posterior(make(), Categorical(), Gaussian(settings.prior_std), num_data=settings.num_data)
+    return lv.Posterior(
+        make(), lv.likelihoods.Categorical(), lv.priors.Gaussian(settings.prior_std), num_data=settings.num_data
+    )
 
 
 @cache
 def _mode(make: Callable[[], nn.Module], settings: Settings, seed: int) -> dict[str, Tensor]:
-    """The trained solution of SWA and SWAG: SGD's."""
-    return find_map(
+    """Where SWA and SWAG start: at weights trained by SGD."""
+    return lv.find_map(
         _posterior(make, settings, seed),
-        load(settings)[0],
+        read_data(settings)[0],
         method="sgd",
         lr=settings.sgd_lr,
         steps=settings.start_steps,
@@ -152,12 +148,12 @@ def _mode(make: Callable[[], nn.Module], settings: Settings, seed: int) -> dict[
 
 
 @cache
-def _distribution(make: Callable[[], nn.Module], settings: Settings, tied_mean: bool, seed: int) -> Fit:
-    """The trained solution of SVI and HWA: that of SVI, from SGD's."""
-    return fit(
+def _distribution(make: Callable[[], nn.Module], settings: Settings, tied_mean: bool, seed: int) -> lv.Fit:
+    """Where SVI and HWA start: at a mean-field fit, itself started at weights trained by SGD."""
+    return lv.fit(
         _posterior(make, settings, seed),
-        load(settings)[0],
-        MeanField(init_std=settings.init_std, tied_mean=tied_mean),
+        read_data(settings)[0],
+        lv.MeanField(init_std=settings.init_std, tied_mean=tied_mean),
         optimizer=partial(torch.optim.Adam, lr=settings.adam_lr),
         steps=settings.start_steps,
         batch_size=settings.batch_size,
@@ -168,14 +164,14 @@ def _distribution(make: Callable[[], nn.Module], settings: Settings, tied_mean: 
 
 
 @cache
-def load(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def read_data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Training and test data, in memory."""
     size, test_size = settings.num_data, settings.test_size
     if settings.data == "digits":
         (x, y), (test_x, test_y) = digits("train").tensors, digits("test").tensors
         x, test_x = (F.interpolate(t[:n], size=28) for t, n in ((x, size), (test_x, test_size)))
         return (x, y[:size]), (test_x, test_y[:test_size])
-    if settings.data == "noise":  # for trying a configuration where there are no data
+    if settings.data == "noise":  # synthetic, for tests
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(size + test_size, 3, 32, 32, generator=generator)
         y = torch.randint(10, (len(x),), generator=generator)
@@ -186,22 +182,22 @@ def load(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tenso
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """Above: scores of every method, and its training; below: the two losses, sensitivity of HWA, the landscape."""
+    """Above: scores and training loss of every arm; below: both losses, HWA against cycle length, the landscape."""
     axes = figure.subplots(2, 4)
     main = rows.where(cycle=rows[0]["cycle"], rate="cyclical")
     for panel, (name, label) in zip(
         axes[0], (("accuracy", "accuracy"), ("nll", "NLL"), ("calibration_error", "calibration error")), strict=False
     ):
-        points = [main.mean(name, method=m) for m in METHODS]
+        points = [main.mean(name, method=m) for m in ARMS]
         panel.errorbar(range(len(points)), [p.mean for p in points], [p.error for p in points], fmt="o")
-        panel.set_xticks(range(len(points)), [m.replace(" ", "\n") for m in METHODS], fontsize=7)
+        panel.set_xticks(range(len(points)), [m.replace(" ", "\n") for m in ARMS], fontsize=7)
         panel.set_title(f"test {label}")
-    for number, method in enumerate(METHODS):
+    for number, method in enumerate(ARMS):
         row = main.where(method=method)[0]
         share = [(i + 1) / len(row["curve"]) for i in range(len(row["curve"]))]
         axes[0][3].plot(share, row["curve"], linewidth=1, label=method)
-        fit, test = (main.mean(name, method=method) for name in ("train_nll", "nll"))
-        axes[1][0].errorbar(fit.mean, test.mean, test.error, fit.error, fmt="o", color=f"C{number}", label=method)
+        train, test = (main.mean(name, method=method) for name in ("train_nll", "nll"))
+        axes[1][0].errorbar(train.mean, test.mean, test.error, train.error, fmt="o", color=f"C{number}", label=method)
     axes[0][3].set(title="what is minimized, running", xlabel="share of the steps")
     axes[1][0].set(title="test NLL against training NLL")
     for panel in (axes[0][3], axes[1][0]):
@@ -225,7 +221,7 @@ def _plans(rows: Rows) -> list[tuple[int, str]]:
 
 
 def against(name: str, other: str, what: str, better: str = "less") -> Callable[[Rows], Verdict]:
-    """Whether HWA (total) has less (or more) of a score than another method, by two standard errors over seeds."""
+    """Whether a score of HWA (total) is below (or above) that of another arm, by two standard errors over seeds."""
 
     def judge(rows: Rows) -> Verdict:
         key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}

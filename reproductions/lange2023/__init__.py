@@ -1,12 +1,12 @@
 """Lange, Deng, Ye and Lin (2023): batch-normalization preconditioning for SGLD."""
 
-from langevin.samplers import BNPSGLD
+import langevin as lv
 from reproductions.harness import Paper
 from reproductions.lange2023 import bandit, condition, residual, simulation
 
 PAPER = Paper(
     title="Batch normalization preconditioning for stochastic gradient Langevin dynamics (Lange et al. 2023)",
-    citation=BNPSGLD.citation,
+    citation=lv.BNPSGLD.citation,
     remarks=(
         "Only the paper's abstract and introduction were at hand, so its experiments are rebuilt from their names and "
         'the settings under "in the paper" are our guess at a full-size run. The grids of rates, and the rounds and '

@@ -9,18 +9,14 @@ from typing import Any
 
 import torch
 
+import langevin as lv
 from langevin.bandits import MushroomBandit, play
-from langevin.core.likelihoods import GaussianNoise
-from langevin.core.posterior import Posterior
-from langevin.core.priors import fan_in
 from langevin.data import mushroom
 from langevin.models import MLP
-from langevin.samplers import METHODS
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
-from reproductions.lange2023.race import NAMES as SAMPLERS
-from reproductions.lange2023.race import best_rates
+from reproductions.lange2023.race import LABELS, best_rates
 
-NAMES = {"sgd": "SGD, ε-greedy", **SAMPLERS}
+AGENTS = {"sgd": "SGD, ε-greedy", **LABELS}
 RATES = {
     "sgd": (0.01, 0.03, 0.1, 0.003),
     "sgld": (0.01, 0.03, 0.06, 0.003),
@@ -34,7 +30,7 @@ RATES = {
 class Settings:
     """As in Blundell et al. (2015) where the paper's own values are not at hand.
 
-    With noise of 1.0 nobody learnt to eat within a thousand rounds: each bite then says less than the prior.
+    With noise of 1.0 no agent learnt to eat within a thousand rounds: one reward then tells less than the prior.
     """
 
     data: str = "mushroom"
@@ -51,27 +47,27 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method at every rate of its grid."""
+    """Every agent at every learning rate of its grid."""
     return [
         {"method": method, "lr": lr, "seed": seed}
         for seed in range(settings.seeds)
-        for method in NAMES
+        for method in AGENTS
         for lr in RATES[method][: settings.rates]
     ]
 
 
 def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed: int) -> Cell:
-    """Cumulative regret at a hundred moments; None if the agent diverged."""
+    """Cumulative regret at 101 rounds; None if the agent diverged."""
     bandit = _bandit(settings)
     torch.manual_seed(seed)
     model = MLP(bandit.contexts.shape[1] + 2, 1, widths=settings.widths)
-    posterior = Posterior(model, GaussianNoise(settings.noise), fan_in(model), num_data=1)
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(settings.noise), lv.priors.fan_in(model), num_data=1)
     options: dict[str, Any] = {"factor_interval": 10, "inverse_interval": 50} if method == "ksgld" else {}
     try:
         played = play(
             bandit,
             posterior,
-            partial(METHODS[method].sampler, lr=lr, **options),
+            partial(lv.samplers.SAMPLERS[method], lr=lr, **options),
             rounds=settings.rounds,
             steps_per_round=settings.steps_per_round,
             batch_size=settings.batch_size,
@@ -83,31 +79,31 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
         )
     except FloatingPointError:
         return {"regret": None, "curve": None, "played": settings.rounds}
-    moments = torch.linspace(0, settings.rounds - 1, 101).long()
+    looks = torch.linspace(0, settings.rounds - 1, 101).long()
     return {
         "played": settings.rounds,
         "regret": float(played.cumulative_regret[-1]),
-        "rounds": (moments + 1).tolist(),
-        "curve": played.cumulative_regret[moments].tolist(),
+        "rounds": (looks + 1).tolist(),
+        "curve": played.cumulative_regret[looks].tolist(),
     }
 
 
 @cache
 def _bandit(settings: Settings) -> MushroomBandit:
-    if settings.data == "made":  # for trying it where there are no data: the first three features decide
+    if settings.data == "made":  # synthetic, for tests: the first three features decide
         features = torch.randint(2, (500, 12), generator=torch.Generator().manual_seed(0)).float()
         return MushroomBandit(features, features[:, :3].sum(1) > 1.5)
     return MushroomBandit(*mushroom("all").tensors)
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """Cumulative regret, mean over repeats, each method at its best rate."""
+    """Cumulative regret, mean over seeds, each agent at its best learning rate."""
     axes = figure.subplots()
     for method, lr in best_rates(rows, "regret").items():
         here = rows.where(method=method, lr=lr)
         curves = torch.tensor([row["curve"] for row in here])
         rounds = here[0]["rounds"]
-        axes.plot(rounds, curves.mean(0), label=f"{NAMES[method]} (lr {lr:g})")
+        axes.plot(rounds, curves.mean(0), label=f"{AGENTS[method]} (lr {lr:g})")
         if len(curves) > 1:
             error = curves.std(0) / len(curves) ** 0.5
             axes.fill_between(rounds, curves.mean(0) - error, curves.mean(0) + error, alpha=0.2)
@@ -117,7 +113,7 @@ def draw(figure: Any, rows: Rows) -> None:
 
 def _regret(rows: Rows) -> Verdict:
     best = best_rates(rows, "regret")
-    shown = ", ".join(f"{NAMES[m]} {rows.mean('regret', method=m, lr=lr)}" for m, lr in best.items())
+    shown = ", ".join(f"{AGENTS[m]} {rows.mean('regret', method=m, lr=lr)}" for m, lr in best.items())
     if "bnpsgld" not in best:
         return Verdict(f"BNP-SGLD diverged at every rate; {shown}.", False)
     one = {"method": "bnpsgld", "lr": best["bnpsgld"]}

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import langevin as lv
 from langevin.core.parameters import load_tensors
-from langevin.core.posterior import Posterior
 from langevin.core.statistics import Estimate
 from langevin.diagnostics.curvature import conditioning
-from langevin.inference.sample import sample
-from langevin.preconditioners import BNP
-from langevin.samplers import SGLD
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
 from reproductions.lange2023 import simulation
 
@@ -23,7 +19,7 @@ PARTS = {"whole network": None, "first layer": "layers.0.*", "last layer": "laye
 
 @dataclass(frozen=True)
 class Settings:
-    """The simulation's network, small enough for dense matrices, at several moments of an SGLD run."""
+    """The simulation's network, small enough for dense matrices, at several steps of an SGLD run."""
 
     num_data: int = 2000
     width: int = 20
@@ -34,7 +30,7 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Both matrices at every moment, of all weights and of each layer's."""
+    """Both matrices at every step, of all weights and of each layer's."""
     return [
         {"kind": kind, "part": part, "damping": damping, "step": step, "seed": seed}
         for seed in range(settings.seeds)
@@ -52,13 +48,22 @@ def measure(settings: Settings, workplace: Path, *, kind: Any, part: str, dampin
     posterior = simulation.make_posterior(simulated, seed)
     if step:
         batch = simulated.batch_size
-        sampler = partial(SGLD, lr=settings.lr)
-        run = sample(posterior, train, sampler, steps=step, burn_in=0, thin=step, batch_size=batch, progress=False)
+        run = lv.sample(
+            posterior,
+            train,
+            lv.SGLD,
+            lr=settings.lr,
+            steps=step,
+            burn_in=0,
+            thin=step,
+            batch_size=batch,
+            progress=False,
+        )
         load_tensors(posterior, run[-1])
-    seen = Posterior(
+    seen = lv.Posterior(
         posterior.model, posterior.likelihood, posterior.prior, num_data=settings.num_data, sampled=PARTS[part]
     )
-    found = conditioning(seen, train, kind=kind, preconditioner=BNP(), damping=damping)
+    found = conditioning(seen, train, kind=kind, preconditioner=lv.preconditioners.BNP(), damping=damping)
     numbers = {"condition": found.condition, "preconditioned": found.preconditioned_condition}
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 

@@ -1,10 +1,9 @@
-"""What two experiments share: methods race from one start, each at every rate of its own grid, all of one size."""
+"""What two experiments share: samplers race from one start, each at every rate of its grid, for as many steps."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,17 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from langevin.core.posterior import Posterior
-from langevin.ensembles.predict import ClassPrediction
-from langevin.errors import DivergenceError
+import langevin as lv
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
-from langevin.samplers import METHODS
 from reproductions.harness import Cell, Rows, Verdict, clearly, freeze_from, sample_or_resume
 
-NAMES = {"sgld": "SGLD", "psgld": "pSGLD", "ksgld": "KSGLD", "bnpsgld": "BNP-SGLD"}
+LABELS = {"sgld": "SGLD", "psgld": "pSGLD", "ksgld": "KSGLD", "bnpsgld": "BNP-SGLD"}
 
 
 def race(
     workplace: Path,
-    posterior: Posterior,
+    posterior: lv.Posterior,
     train: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
     *,
@@ -36,28 +33,29 @@ def race(
     seed: int,
     options: dict[str, Any] | None = None,
 ) -> Cell:
-    """The test loss of the running weights, every so many steps, and that of the ensemble of the second half."""
+    """Test loss of the running weights, every `every` steps, and of the ensemble of the second half."""
     half = steps // 2
     try:
         run = sample_or_resume(
             workplace,
             posterior,
             train,
-            partial(METHODS[method].sampler, lr=lr, **(options or {})),
+            lv.samplers.SAMPLERS[method],
+            lr=lr,
+            **(options or {}),
             steps=steps,
-            burn_in=0,  # the running weights are wanted from the start
+            burn_in=0,  # samples of the running weights from the first step on
             thin=every,
             freeze=False,
             callbacks=[freeze_from(half)],
             batch_size=batch_size,
             seed=seed,
         )
-    except DivergenceError:
+    except lv.DivergenceError:
         return {"steps": None, "curve": None, "early": None, "final_nll": None, "final_accuracy": None}
-    looks = list(run)
-    curve = [_nll(posterior, weights, *test) for weights in looks]
-    late = [weights for weights, step in zip(looks, run.steps, strict=True) if step > half]
-    prediction = run._predictor.predict(late, test[0], batch_size=1000)
+    curve = [_nll(posterior, weights, *test) for weights in run]
+    second_half = run[sum(step <= half for step in run.steps) :]
+    prediction = second_half.predict(test[0], batch_size=1000)
     assert isinstance(prediction, ClassPrediction)
     return {
         "steps": run.steps,
@@ -69,13 +67,13 @@ def race(
 
 
 @torch.no_grad()
-def _nll(posterior: Posterior, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> float:
+def _nll(posterior: lv.Posterior, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> float:
     output = functional_call(posterior.model, dict(weights), (x,))
     return float(-posterior.likelihood.log_prob(output, y).mean())
 
 
 def best_rates(rows: Rows, measure: str) -> dict[str, float]:
-    """For each method the rate of the least mean `measure` among those that diverged for no seed."""
+    """The learning rate of each method with the least mean `measure`, among those that diverged for no seed."""
     best = {}
     for method in rows.values("method"):
         here = rows.where(method=method)
@@ -86,14 +84,14 @@ def best_rates(rows: Rows, measure: str) -> dict[str, float]:
 
 
 def draw_race(figure: Any, rows: Rows) -> None:
-    """Test loss against steps, each method at its best rate for the start, and the final ensemble."""
+    """Test loss against steps, each method at its best rate for the first quarter; test loss of the ensemble."""
     left, right = figure.subplots(1, 2)
     best = best_rates(rows, "early")
     for method, lr in best.items():
         here = rows.where(method=method, lr=lr)
         curves = torch.tensor([row["curve"] for row in here])
         steps = here[0]["steps"]
-        left.plot(steps, curves.mean(0), label=f"{NAMES[method]} (lr {lr:g})")
+        left.plot(steps, curves.mean(0), label=f"{LABELS[method]} (lr {lr:g})")
         if len(curves) > 1:
             error = curves.std(0) / len(curves) ** 0.5
             left.fill_between(steps, curves.mean(0) - error, curves.mean(0) + error, alpha=0.2)
@@ -102,18 +100,18 @@ def draw_race(figure: Any, rows: Rows) -> None:
     last = best_rates(rows, "final_nll")
     found = [rows.mean("final_nll", method=method, lr=lr) for method, lr in last.items()]
     right.errorbar(range(len(last)), [f.mean for f in found], [f.error for f in found], fmt="o")
-    right.set_xticks(range(len(last)), [f"{NAMES[m]}\nlr {lr:g}" for m, lr in last.items()])
+    right.set_xticks(range(len(last)), [f"{LABELS[m]}\nlr {lr:g}" for m, lr in last.items()])
     right.set(ylabel="test cross-entropy of the ensemble")
 
 
 def faster_start(rows: Rows) -> Verdict:
-    """Whether BNP-SGLD's mean loss over the first quarter of the steps is below everybody's."""
+    """Whether BNP-SGLD's mean loss over the first quarter of the steps is below that of all others."""
     best = best_rates(rows, "early")
     if "bnpsgld" not in best:
         return Verdict("BNP-SGLD diverged at every rate.", False)
     parts, answers = [], []
     for method, lr in best.items():
-        parts.append(f"{NAMES[method]} {rows.mean('early', method=method, lr=lr)}")
+        parts.append(f"{LABELS[method]} {rows.mean('early', method=method, lr=lr)}")
         if method != "bnpsgld":
             one, other = {"method": "bnpsgld", "lr": best["bnpsgld"]}, {"method": method, "lr": lr}
             answers.append(clearly(rows.paired("early", one, other)))

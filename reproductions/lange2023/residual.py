@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import fan_in
+import langevin as lv
 from langevin.data import cifar10
 from langevin.models import CifarResNet
 from reproductions.harness import Cell, Claim, Experiment
-from reproductions.lange2023.race import NAMES, draw_race, faster_start, race
+from reproductions.lange2023.race import LABELS, draw_race, faster_start, race
+from reproductions.layout import memory_format
 
 RATES = {  # a fourth where the best of three was the largest
     "sgld": (0.01, 0.03, 0.1, 0.3),
@@ -27,7 +26,7 @@ RATES = {  # a fourth where the best of three was the largest
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper's network and schedule are not at hand: ResNet-20 and 50 epochs are what one would take."""
+    """The paper's network and schedule are not at hand: ResNet-20 and 50 epochs are the usual choice."""
 
     data: str = "cifar10"
     num_data: int = 50_000
@@ -43,25 +42,25 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method at every rate of its grid."""
+    """Every sampler at every learning rate of its grid."""
     return [
         {"method": method, "lr": lr, "seed": seed}
         for seed in range(settings.seeds)
-        for method in NAMES
+        for method in LABELS
         for lr in RATES[method][: settings.rates]
     ]
 
 
 def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed: int) -> Cell:
     """One race."""
-    train, test = _data(settings)
+    train, test = _read_data(settings)
     torch.manual_seed(seed)
     model = CifarResNet(settings.depth, settings.width, norm=settings.norm)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(memory_format=memory_format(settings.width))  # type: ignore[call-overload]
     options = {"factor_interval": 10, "inverse_interval": 100} if method == "ksgld" else {}
     return race(
         workplace,
-        Posterior(model, Categorical(), fan_in(model), num_data=settings.num_data),
+        lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.fan_in(model), num_data=settings.num_data),
         train,
         test,
         method=method,
@@ -75,8 +74,8 @@ def measure(settings: Settings, workplace: Path, *, method: str, lr: float, seed
 
 
 @cache
-def _data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    if settings.data == "noise":  # for trying the configuration where there are no data
+def _read_data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    if settings.data == "noise":  # synthetic, for tests
         x = torch.randn(settings.num_data + settings.test_size, 3, 32, 32, generator=torch.Generator().manual_seed(0))
         y = torch.randint(10, (len(x),), generator=torch.Generator().manual_seed(1))
         return (x[: settings.num_data], y[: settings.num_data]), (x[settings.num_data :], y[settings.num_data :])

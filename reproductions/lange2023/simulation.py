@@ -1,4 +1,4 @@
-"""A simulation with shifted, badly scaled inputs; the paper's own is not at hand, so its spirit is."""
+"""A simulation with shifted, badly scaled inputs, after the paper's, whose details are not at hand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from langevin.core.likelihoods import Bernoulli
-from langevin.core.posterior import Posterior
-from langevin.core.priors import fan_in
+import langevin as lv
 from langevin.models import MLP
 from reproductions.harness import Cell, Claim, Experiment
-from reproductions.lange2023.race import NAMES, draw_race, faster_start, race
+from reproductions.lange2023.race import LABELS, draw_race, faster_start, race
 
 RATES = {
     "sgld": (0.003, 0.01, 0.03, 0.1),
@@ -42,7 +40,7 @@ class Settings:
 
 
 def simulated(settings: Settings, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Inputs, and labels that a random network gives to the inputs before they are shifted and scaled."""
+    """Training and test data; a random network labels the inputs before they are shifted and scaled."""
     generator = torch.Generator().manual_seed(1000 + seed)
     z = torch.randn(settings.num_data + settings.test_size, settings.features, generator=generator)
     first = torch.randn(settings.features, 20, generator=generator) / settings.features**0.5
@@ -54,19 +52,19 @@ def simulated(settings: Settings, seed: int) -> tuple[tuple[Tensor, Tensor], tup
     return (x[: settings.num_data], y[: settings.num_data]), (x[settings.num_data :], y[settings.num_data :])
 
 
-def make_posterior(settings: Settings, seed: int) -> Posterior:
+def make_posterior(settings: Settings, seed: int) -> lv.Posterior:
     """A network of one hidden layer."""
     torch.manual_seed(seed)
     model = MLP(settings.features, 1, widths=(settings.width,), activation="tanh")
-    return Posterior(model, Bernoulli(), fan_in(model), num_data=settings.num_data)
+    return lv.Posterior(model, lv.likelihoods.Bernoulli(), lv.priors.fan_in(model), num_data=settings.num_data)
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method at every rate of its grid."""
+    """Every sampler at every learning rate of its grid."""
     return [
         {"method": method, "lr": lr, "seed": seed}
         for seed in range(settings.seeds)
-        for method in NAMES
+        for method in LABELS
         for lr in RATES[method][-settings.rates :]
     ]
 

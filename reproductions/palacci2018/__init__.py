@@ -1,12 +1,12 @@
 """Palacci and Hess (2018): preconditioned Langevin dynamics against SGD, in practice."""
 
-from langevin.samplers import KSGLD
+import langevin as lv
 from reproductions.harness import Paper
 from reproductions.palacci2018 import mnist, small
 
 PAPER = Paper(
     title="Scalable natural gradient Langevin dynamics in practice (Palacci & Hess 2018)",
-    citation=KSGLD.citation,
+    citation=lv.KSGLD.citation,
     remarks=(
         "SGLD, pSGLD and KSGLD are the paper's equation 2 to the letter: noise of variance λ_t, that is T = ½, "
         "times the preconditioner itself, and a plain drift. Such noise depends on the units of the gradient, "

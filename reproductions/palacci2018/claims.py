@@ -1,4 +1,4 @@
-"""The claims of the paper about MNIST, judged. Thresholds are said in the text."""
+"""The claims of the paper about MNIST, judged. The text of each verdict states its threshold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import permutations
 
 from reproductions.harness import Rows, Verdict
 from reproductions.palacci2018.judging import all_below, at_best, difference, listed, negative, points
-from reproductions.palacci2018.training import LANGEVIN, OURS, PAPERS
+from reproductions.palacci2018.training import FROM_PAPER, LANGEVIN, OURS
 
 SPREAD = 0.012  # of the paper's own table 1: 96.0 to 97.2 %
 MARGIN = 0.005  # half a point of accuracy
@@ -19,16 +19,16 @@ def close(rows: Rows) -> Verdict:
     """Spread of the accuracies."""
     chosen = at_best(rows)
     return Verdict(
-        f"test accuracy {listed(chosen, 'accuracy', PAPERS)}; beside them {listed(chosen, 'accuracy', OURS)}.",
-        all_below((difference(chosen, "accuracy", *pair) for pair in permutations(PAPERS, 2)), SPREAD),
+        f"test accuracy {listed(chosen, 'accuracy', FROM_PAPER)}; beside them {listed(chosen, 'accuracy', OURS)}.",
+        all_below((difference(chosen, "accuracy", *pair) for pair in permutations(FROM_PAPER, 2)), SPREAD),
         f"(Close: no two of the paper's five {100 * SPREAD:.1f} points apart, the spread of its table 1.)",
     )
 
 
 def no_gain(rows: Rows) -> Verdict:
-    """Accuracy of the others less that of SGD."""
+    """Accuracy of the others minus that of SGD."""
     chosen = at_best(rows)
-    gains = {method: difference(chosen, "accuracy", method, "SGD") for method in PAPERS if method != "SGD"}
+    gains = {method: difference(chosen, "accuracy", method, "SGD") for method in FROM_PAPER if method != "SGD"}
     shown = ", ".join(f"{method} {points(gain)}" for method, gain in gains.items())
     better = any(all_below([negative(gain)]) for gain in gains.values())
     return Verdict(
@@ -41,9 +41,9 @@ def no_gain(rows: Rows) -> Verdict:
 def mixes_poorly(rows: Rows) -> Verdict:
     """mESS of the second half."""
     chosen = at_best(rows)
-    shares = [chosen.mean("mess_share", method=method) for method in PAPERS if chosen.where(method=method)]
+    shares = [chosen.mean("mess_share", method=method) for method in FROM_PAPER if chosen.where(method=method)]
     return Verdict(
-        f"diagonal mESS of the second half in per cent of its draws: {listed(chosen, 'mess_share', PAPERS)}; "
+        f"diagonal mESS of the second half in per cent of its draws: {listed(chosen, 'mess_share', FROM_PAPER)}; "
         f"{listed(chosen, 'mess_share', OURS)}.",
         all_below(shares, 0.1),
         "(Poor: below a tenth of the draws, for each of the paper's five.)",
@@ -51,14 +51,15 @@ def mixes_poorly(rows: Rows) -> Verdict:
 
 
 def not_stationary(rows: Rows) -> Verdict:
-    """Share of traces whose halves agree."""
+    """Share of traces whose two halves agree."""
     chosen = at_best(rows)
-    here = [method for method in PAPERS if chosen.where(method=method)]
+    here = [method for method in FROM_PAPER if chosen.where(method=method)]
     passed = chosen.mean("stationary", method=here[0]).mean, chosen.mean("perhaps_stationary", method=here[0]).mean
     return Verdict(
         f"share of the traces of weights whose R̂ between the two halves of the second half of the run is below 1.1: "
-        f"{listed(chosen, 'settled', PAPERS)}; {listed(chosen, 'settled', OURS)}. (A Geweke test at 5 %, which leaves "
-        f"open what is correlated too long, passes {100 * passed[0]:.0f} to {100 * passed[1]:.0f} % of {here[0]}'s.)",
+        f"{listed(chosen, 'settled', FROM_PAPER)}; {listed(chosen, 'settled', OURS)}. (A Geweke test at 5 %, which "
+        f"leaves open what is correlated too long, passes {100 * passed[0]:.0f} to {100 * passed[1]:.0f} % of "
+        f"{here[0]}'s.)",
         all_below([chosen.mean("settled", method=method) for method in here], WALK + 0.1 * (1 - WALK)),
         f"(Of independent draws 100 % are, of random walks {WALK:.0%}. Almost none: below "
         f"{WALK + 0.1 * (1 - WALK):.0%}, a tenth of the way, for each of the paper's five.)",
@@ -68,9 +69,9 @@ def not_stationary(rows: Rows) -> Verdict:
 def falls_to_attacks(rows: Rows) -> Verdict:
     """Accuracy under FGSM."""
     chosen = Rows({**row, "attacked": dict(map(tuple, row["attack"]))[ATTACK]} for row in at_best(rows))
-    after = [chosen.mean("attacked", method=method) for method in PAPERS if chosen.where(method=method)]
+    after = [chosen.mean("attacked", method=method) for method in FROM_PAPER if chosen.where(method=method)]
     return Verdict(
-        f"accuracy under FGSM with ε = {ATTACK} of the pixels' range: {listed(chosen, 'attacked', PAPERS)}; "
+        f"accuracy under FGSM with ε = {ATTACK} of the pixels' range: {listed(chosen, 'attacked', FROM_PAPER)}; "
         f"{listed(chosen, 'attacked', OURS)}.",
         all_below(after, CHANCE),
         "(Not to resist: below the 10 % of guessing. The paper, 1.8 to 2.9 %, does not state its ε; this is that of "
@@ -78,13 +79,13 @@ def falls_to_attacks(rows: Rows) -> Verdict:
     )
 
 
-def less_sure(rows: Rows) -> Verdict:
-    """Mean confidence on notMNIST."""
+def less_confident(rows: Rows) -> Verdict:
+    """Mean confidence on notMNIST, which is out-of-distribution."""
     chosen = at_best(rows)
     return Verdict(
-        f"mean highest probability on notMNIST: {listed(chosen, 'confidence', PAPERS)}; "
+        f"mean highest probability on notMNIST: {listed(chosen, 'confidence', FROM_PAPER)}; "
         f"{listed(chosen, 'confidence', OURS)}.",
-        all_below(difference(chosen, "confidence", method, "SGD") for method in PAPERS if method != "SGD"),
+        all_below(difference(chosen, "confidence", method, "SGD") for method in FROM_PAPER if method != "SGD"),
         "(Less: by two standard errors of the paired differences, for all four.)",
     )
 
@@ -93,7 +94,7 @@ def detects(rows: Rows) -> Verdict:
     """AUROC of the highest probability."""
     chosen = at_best(rows)
     return Verdict(
-        f"AUROC of test images against notMNIST by the highest probability: {listed(chosen, 'auroc', PAPERS)}; "
+        f"AUROC of test images against notMNIST by the highest probability: {listed(chosen, 'auroc', FROM_PAPER)}; "
         f"{listed(chosen, 'auroc', OURS)}.",
         all_below(negative(difference(chosen, "auroc", method, "SGD")) for method in LANGEVIN),
         "(Better: than SGD's by two standard errors, for all three.)",
@@ -101,7 +102,7 @@ def detects(rows: Rows) -> Verdict:
 
 
 def as_good(rows: Rows) -> Verdict:
-    """FSGD less each Langevin method."""
+    """FSGD minus each Langevin method."""
     chosen = at_best(rows)
     margins = {"accuracy": MARGIN, "auroc": 0.02}
     gaps = {(name, other): difference(chosen, name, "FSGD", other) for name in margins for other in LANGEVIN}

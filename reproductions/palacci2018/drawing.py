@@ -1,4 +1,4 @@
-"""The figures, in the paper's layout: one colour a method, ours dashed."""
+"""The figures, in the paper's layout: one colour per sampler, our variants dashed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from reproductions.harness import Rows
 from reproductions.palacci2018.judging import at_best, best
-from reproductions.palacci2018.training import METHODS
+from reproductions.palacci2018.training import VARIANTS
 
 _COLOURS = {"SGD": "black", "FSGD": "tab:orange", "SGLD": "tab:blue", "pSGLD": "tab:green", "KSGLD": "tab:red"}
 
 
 def style(method: str) -> dict[str, Any]:
-    """Colour, line and label of a method."""
+    """Colour, line and label of a variant."""
     return {
         "color": _COLOURS[method.split(",")[0]],
-        "linestyle": "--" if METHODS[method].ours else "-",
+        "linestyle": "--" if VARIANTS[method].ours else "-",
         "linewidth": 1.2,
         "label": method,
     }
@@ -64,7 +64,7 @@ def draw_all(figure: Any, rows: Rows) -> None:
 
 
 def draw_small(figure: Any, rows: Rows) -> None:
-    """Figure 3, and what was reached at the end."""
+    """Figure 3, and the test accuracy at the end."""
     left, right = figure.subplots(1, 2)
     chosen = at_best(rows)
     draw_curves(left, chosen)

@@ -1,4 +1,4 @@
-"""From the rows of a grid to what each method reached, and to verdicts."""
+"""From the rows of a grid to the best setting of each variant, and to verdicts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from langevin.core.statistics import Estimate
 from reproductions.harness import Cell, Rows, clearly
-from reproductions.palacci2018.training import METHODS
+from reproductions.palacci2018.training import VARIANTS
 
 _POINT = ("method", "lr", "decay", "damping")
 
 
 def best(rows: Rows) -> dict[str, Cell]:
-    """For each method the point of its grid with the best validation accuracy at seed 0, if it diverged for no seed."""
+    """The point of each grid with the best validation accuracy at seed 0, of those that diverged for no seed."""
     chosen = {}
-    for method in METHODS:
+    for method in VARIANTS:
         points = list({tuple(row[key] for key in _POINT): None for row in rows.where(method=method)})
         keys: list[Cell] = [dict(zip(_POINT, point, strict=True)) for point in points]
         whole = [key for key in keys if all(row["validation"] is not None for row in rows.where(**key))]
@@ -26,23 +26,23 @@ def best(rows: Rows) -> dict[str, Cell]:
 
 
 def repeats(settings: Any, rows: Rows) -> list[Cell]:
-    """The chosen points at the other seeds: the grid is searched once, and what it found is run again."""
+    """The chosen points at the other seeds: the grid is searched with the first seed only."""
     return [{**key, "seed": seed} for seed in range(1, settings.seeds) for key in best(rows).values()]
 
 
 def at_best(rows: Rows) -> Rows:
-    """The rows of the chosen points: one for each method and seed."""
+    """The rows of the chosen points: one for each variant and seed."""
     return Rows(row for key in best(rows).values() for row in rows.where(**key))
 
 
 def percent(value: Estimate) -> str:
-    """In per cent, with the error if it is known."""
+    """In per cent, with the standard error if it is known."""
     error = "" if math.isnan(value.error) else f" ± {100 * value.error:.2f}"
     return f"{100 * value.mean:.2f}{error} %"
 
 
 def listed(chosen: Rows, name: str, methods: Sequence[str]) -> str:
-    """What each method reached, in per cent."""
+    """A score of each variant, in per cent."""
     return ", ".join(
         f"{method} {percent(chosen.mean(name, method=method))}" if chosen.where(method=method) else f"{method} diverged"
         for method in methods
@@ -57,7 +57,7 @@ def points(gap: Estimate | None) -> str:
 
 
 def difference(chosen: Rows, name: str, one: str, other: str) -> Estimate | None:
-    """One method less another, paired by seed; None if one of them diverged at every point of its grid."""
+    """One variant minus another, paired by seed; None if one of them diverged at every point of its grid."""
     if not (chosen.where(method=one) and chosen.where(method=other)):
         return None
     return chosen.paired(name, {"method": one}, {"method": other})
@@ -70,5 +70,5 @@ def all_below(differences: Iterable[Estimate | None], limit: float = 0.0) -> boo
 
 
 def negative(value: Estimate | None) -> Estimate | None:
-    """Its negative, to ask whether it is above something."""
+    """Its negative, to test whether it is above a limit."""
     return value and Estimate(-value.mean, value.error)

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import langevin as lv
 from langevin.core.statistics import mess_diagonal
 from langevin.diagnostics.stationarity import stationarity
-from langevin.ensembles.run import Run
-from langevin.errors import DivergenceError
 from langevin.evaluation import scores
 from langevin.evaluation.attacks import predictive_gradient
 from langevin.evaluation.inputs import class_prediction_of
@@ -21,51 +20,51 @@ from reproductions.harness import Cell, Claim, Experiment
 from reproductions.palacci2018 import claims, training
 from reproductions.palacci2018.drawing import draw_all
 from reproductions.palacci2018.judging import repeats
-from reproductions.palacci2018.training import FULL, QUICK, Data, Ensemble
+from reproductions.palacci2018.training import FULL, QUICK, Data
 
 
 @dataclass(frozen=True)
 class Settings(training.Settings):
-    """Section 4; the ε of the attack is not stated, nor which parameters' traces were looked at."""
+    """Section 4; the ε of the attack is not stated, nor which parameters' traces were examined."""
 
-    probes: int = 1000  # weights whose traces are looked at, drawn at random
+    probes: int = 1000  # weights whose traces are examined, drawn at random
     attacked: int = 1000  # test images
     eps: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # of pixels from 0 to 1
 
 
 def measure(settings: Settings, workplace: Path, **cell: Any) -> Cell:
     """Everything that the four figures and tables need of one run."""
-    data = training.load(settings)
+    data = training.read_data(settings)
     try:
         run = training.train(settings, workplace, **cell)
-    except DivergenceError:
+    except lv.DivergenceError:
         return {"validation": None}
     found = training.ensemble(settings, run, cell["method"])
     return {
         "validation": scores.accuracy(class_prediction_of(found, data.validation[0]).probs, data.validation[1]),
         **accuracies(settings, run, found, data),
         **convergence(settings, run),
-        **foreign(found, data),
+        **ood_scores(found, data),
         "attack": attack(settings, found, data),
     }
 
 
-def accuracies(settings: training.Settings, run: Run, found: Ensemble, data: Data) -> Cell:
-    """Test accuracy of the prediction, and that of the running weights at some points of the way."""
+def accuracies(settings: training.Settings, run: lv.Run, found: lv.Ensemble, data: Data) -> Cell:
+    """Test accuracy of the prediction, and of the running weights at each look."""
     x, y = data.test
     probs = class_prediction_of(found, x).probs
     looks = range(1, settings.looks + 1)
-    points = [Ensemble(run, [len(run) * look // settings.looks - 1]) for look in looks]
+    ends = [len(run) * look // settings.looks for look in looks]
     return {
         "accuracy": scores.accuracy(probs, y),
         "nll": scores.negative_log_likelihood(probs, y),
         "epochs": [settings.epochs * look / settings.looks for look in looks],
-        "curve": [scores.accuracy(class_prediction_of(point, x).probs, y) for point in points],
+        "curve": [scores.accuracy(class_prediction_of(run[end - 1 : end], x).probs, y) for end in ends],
     }
 
 
-def convergence(settings: Settings, run: Run) -> Cell:
-    """Diagonal mESS of the draws so far, at some points; of the second half its share of n, and how many settled."""
+def convergence(settings: Settings, run: lv.Run) -> Cell:
+    """Diagonal mESS up to each look; of the second half, mESS per draw and the share of stationary traces."""
     draws = probed(settings, run)
     ends = [len(run) * look // settings.looks for look in range(1, settings.looks + 1)]
     tail = draws[len(draws) // 2 :]
@@ -81,7 +80,7 @@ def convergence(settings: Settings, run: Run) -> Cell:
 
 
 def halves_rhat(draws: Tensor) -> Any:
-    """R̂ of each column, the halves taken for two chains."""
+    """R̂ of each column, its two halves taken as two chains."""
     import arviz
 
     half = len(draws) // 2
@@ -90,15 +89,15 @@ def halves_rhat(draws: Tensor) -> Any:
     return arviz.rhat(data, method="identity")["x"].values  # type: ignore[no-untyped-call]
 
 
-def probed(settings: Settings, run: Run) -> Tensor:
+def probed(settings: Settings, run: lv.Run) -> Tensor:
     """The traces of some weights, (samples, weights)."""
     size = sum(tensor.numel() for tensor in run[0].values())
     chosen = torch.randperm(size, generator=torch.Generator().manual_seed(0))[: settings.probes]
     return torch.stack([torch.cat([t.flatten() for t in sample.values()])[chosen] for sample in run])
 
 
-def foreign(found: Ensemble, data: Data) -> Cell:
-    """The highest probability on images of something else, and how well it tells them from test images."""
+def ood_scores(found: lv.Ensemble, data: Data) -> Cell:
+    """Mean confidence on out-of-distribution images, and how well confidence tells them from test images."""
     inside, outside = class_prediction_of(found, data.test[0]), class_prediction_of(found, data.outside)
     return {
         "confidence": float(outside.confidence.double().mean()),
@@ -108,7 +107,7 @@ def foreign(found: Ensemble, data: Data) -> Cell:
     }
 
 
-def attack(settings: Settings, found: Ensemble, data: Data) -> list[list[float]]:
+def attack(settings: Settings, found: lv.Ensemble, data: Data) -> list[list[float]]:
     """[ε, accuracy] under FGSM against the prediction itself; one gradient serves every ε."""
     x, y = (part[: settings.attacked] for part in data.test)
     sign = predictive_gradient(found, x, y).sign()
@@ -135,7 +134,7 @@ EXPERIMENT = Experiment(
         Claim("Figure 2: all chains mix poorly.", claims.mixes_poorly),
         Claim("Almost none of the parameters' traces are stationary.", claims.not_stationary),
         Claim("Table 1: nobody resists adversarial examples.", claims.falls_to_attacks),
-        Claim("Figure 4: all methods but SGD are less sure on notMNIST.", claims.less_sure),
+        Claim("Figure 4: all methods but SGD are less sure on notMNIST.", claims.less_confident),
         Claim("Langevin methods improve the detection of notMNIST.", claims.detects),
         Claim("Constant-rate SGD works just as well as the Langevin methods.", claims.as_good),
     ],

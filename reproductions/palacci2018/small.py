@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langevin.errors import DivergenceError
+import langevin as lv
 from langevin.evaluation import scores
 from langevin.evaluation.inputs import class_prediction_of
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict
@@ -27,10 +27,10 @@ class Settings(training.Settings):
 
 def measure(settings: Settings, workplace: Path, **cell: Any) -> Cell:
     """Accuracy on training, validation and test images."""
-    data = training.load(settings)
+    data = training.read_data(settings)
     try:
         run = training.train(settings, workplace, **cell)
-    except DivergenceError:
+    except lv.DivergenceError:
         return {"validation": None}
     found = training.ensemble(settings, run, cell["method"])
     row = accuracies(settings, run, found, data)

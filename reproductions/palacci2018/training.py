@@ -1,27 +1,21 @@
-"""The methods, the grid of each, and one training run: what both experiments share."""
+"""What both experiments share: the variants, the grid of each, and one training run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import ExponentialLR
 
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+import langevin as lv
 from langevin.data import digits, mnist, notmnist
 from langevin.data.images import NORMALIZATIONS
-from langevin.ensembles.predict import Prediction
-from langevin.ensembles.run import Run
 from langevin.models import CNN
-from langevin.samplers import FSGD, KSGLD, SGD, SGLD, Sampler, pSGLD
 from reproductions.harness import Cell, freeze_from, sample_or_resume
 
 Examples = tuple[Tensor, Tensor]
@@ -31,10 +25,10 @@ Point = tuple[float, float, float | None]  # lr, the last lr over the first, dam
 LETTER: dict[str, Any] = {"precondition": "noise", "noise_power": 1.0, "temperature": 0.5}
 
 
-class Method(NamedTuple):
-    """A sampler and the five points of its grid; `ours` is frozen half-way, the paper's adapt all along."""
+class Variant(NamedTuple):
+    """A sampler and the five points of its grid; `ours` are frozen half-way, the paper's adapt all along."""
 
-    sampler: type[Sampler]
+    sampler: type[lv.Sampler]
     options: dict[str, Any]
     ours: bool
     grid: tuple[Point, ...]
@@ -42,25 +36,31 @@ class Method(NamedTuple):
 
 _PLAIN: tuple[Point, ...] = ((0.3, 0.3, None), (0.3, 0.1, None), (0.5, 0.3, None), (0.5, 0.1, None), (0.5, 0.01, None))
 _NOISE_ONLY: tuple[Point, ...] = ((0.3, 0.3, 1.0), (0.3, 0.1, 1.0), (0.3, 0.3, 0.3), (0.3, 0.1, 0.3), (0.3, 0.1, 0.1))
-METHODS = {
-    "SGD": Method(SGD, {}, False, _PLAIN),
-    "FSGD": Method(FSGD, {}, False, tuple((lr, 1.0, None) for lr in (0.3, 0.05, 0.1, 0.2, 0.5))),
-    "SGLD": Method(SGLD, {"temperature": 0.5}, False, _PLAIN),
-    "pSGLD": Method(pSGLD, LETTER, False, _NOISE_ONLY),
-    "KSGLD": Method(KSGLD, LETTER, False, _NOISE_ONLY),
-    "SGLD, T = 1": Method(SGLD, {}, True, _PLAIN),
-    "pSGLD, both": Method(
-        pSGLD, {}, True, ((3e-3, 0.1, 1e-3), (1e-3, 0.1, 1e-3), (1e-3, 0.1, 1e-5), (1e-2, 0.1, 1e-2), (3e-2, 0.1, 1e-2))
+VARIANTS = {
+    "SGD": Variant(lv.SGD, {}, False, _PLAIN),
+    "FSGD": Variant(lv.FSGD, {}, False, tuple((lr, 1.0, None) for lr in (0.3, 0.05, 0.1, 0.2, 0.5))),
+    "SGLD": Variant(lv.SGLD, {"temperature": 0.5}, False, _PLAIN),
+    "pSGLD": Variant(lv.pSGLD, LETTER, False, _NOISE_ONLY),
+    "KSGLD": Variant(lv.KSGLD, LETTER, False, _NOISE_ONLY),
+    "SGLD, T = 1": Variant(lv.SGLD, {}, True, _PLAIN),
+    "pSGLD, both": Variant(
+        lv.pSGLD,
+        {},
+        True,
+        ((3e-3, 0.1, 1e-3), (1e-3, 0.1, 1e-3), (1e-3, 0.1, 1e-5), (1e-2, 0.1, 1e-2), (3e-2, 0.1, 1e-2)),
     ),
-    "KSGLD, both": Method(
-        KSGLD, {}, True, ((0.03, 0.1, 0.03), (0.01, 0.1, 0.01), (0.03, 0.3, 0.03), (0.03, 0.1, 0.1), (0.05, 0.1, 0.1))
+    "KSGLD, both": Variant(
+        lv.KSGLD,
+        {},
+        True,
+        ((0.03, 0.1, 0.03), (0.01, 0.1, 0.01), (0.03, 0.3, 0.03), (0.03, 0.1, 0.1), (0.05, 0.1, 0.1)),
     ),
 }
-PAPERS = [name for name, method in METHODS.items() if not method.ours]
+FROM_PAPER = [name for name, variant in VARIANTS.items() if not variant.ours]
 LANGEVIN = ["SGLD", "pSGLD", "KSGLD"]
-OURS = [name for name, method in METHODS.items() if method.ours]
+OURS = [name for name, variant in VARIANTS.items() if variant.ours]
 
-# what both experiments reduce
+# settings that both experiments reduce
 QUICK: dict[str, Any] = {
     "data": "digits",
     "train_size": 1237,
@@ -104,16 +104,16 @@ class Settings:
     epochs: int = 10
     prior_std: float = 1.0
     thin: int = 10
-    averaged: int = 20  # samples of the second half that a prediction averages over; SGD's is its last
+    averaged: int = 20  # samples of the second half that a prediction averages over; SGD predicts with its last
     factor_interval: int = 10
     inverse_interval: int = 100
-    looks: int = 10  # times at which accuracy and mESS are noted: the ends of the epochs
+    looks: int = 10  # times at which accuracy and mESS are measured: the ends of the epochs
     grid: int = 5
     seeds: int = 3
 
 
 class Data(NamedTuple):
-    """Images and labels, images of something else, and the numbers that stand for black and white."""
+    """Images and labels, out-of-distribution images, and the pixel values of black and white."""
 
     train: Examples
     validation: Examples
@@ -124,35 +124,37 @@ class Data(NamedTuple):
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method at every point of its grid, with the first seed."""
+    """Every variant at every point of its grid, with the first seed."""
     return [
         {"method": name, "lr": lr, "decay": decay, "damping": damping, "seed": 0}
-        for name, method in METHODS.items()
-        for lr, decay, damping in method.grid[: settings.grid]
+        for name, variant in VARIANTS.items()
+        for lr, decay, damping in variant.grid[: settings.grid]
     ]
 
 
 def train(
     settings: Settings, workplace: Path, *, method: str, lr: float, decay: float, damping: float | None, seed: int
-) -> Run:
-    """One run, kept from its first step; the rate falls exponentially, by `decay` in all."""
-    data = load(settings).train
-    sampler, options, ours, _ = METHODS[method]
-    if sampler is pSGLD:
+) -> lv.Run:
+    """One run, with samples from its first step on; the learning rate falls exponentially, by `decay` in all."""
+    data = read_data(settings).train
+    sampler, options, ours, _ = VARIANTS[method]
+    if sampler is lv.pSGLD:
         options = {**options, "eps": damping}
-    elif sampler is KSGLD:
+    elif sampler is lv.KSGLD:
         intervals = {"factor_interval": settings.factor_interval, "inverse_interval": settings.inverse_interval}
         options = {**options, "damping": damping, **intervals}
     torch.manual_seed(seed)
-    model = CNN(image_size=settings.image_size, channels=settings.channels, width=settings.width)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = make_network(settings)
     steps = settings.epochs * len(data[0]) // settings.batch_size
-
     return sample_or_resume(
         workplace,
-        Posterior(model, Categorical(), Gaussian(settings.prior_std), num_data=len(data[0])),
+        lv.Posterior(
+            model, lv.likelihoods.Categorical(), lv.priors.Gaussian(settings.prior_std), num_data=len(data[0])
+        ),
         data,
-        partial(sampler, lr=lr, **options),
+        sampler,
+        lr=lr,
+        **options,
         steps=steps,
         burn_in=0,
         thin=settings.thin,
@@ -164,34 +166,25 @@ def train(
     )
 
 
-class Ensemble:
-    """Some samples of a run, as something that predicts and that can be attacked."""
-
-    def __init__(self, run: Run, members: Sequence[int]) -> None:
-        self.weights = [run[index] for index in members]
-        self.predictor = run._predictor
-
-    def predict(self, x: Tensor, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
-        """The predictive distribution at x."""
-        return self.predictor.predict(self.weights, x, batch_size=batch_size, samples=samples)
-
-    def log_probs(self, x: Tensor, y: Tensor) -> Iterator[Tensor]:
-        """log p(y|x,θ) of each in turn."""
-        return self.predictor.log_probs(self.weights, x, y)
+def make_network(settings: Settings) -> nn.Module:
+    """The CNN of the paper, with images in the order that is fastest."""
+    model = CNN(image_size=settings.image_size, channels=settings.channels, width=settings.width)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def ensemble(settings: Settings, run: Run, method: str) -> Ensemble:
-    """What a method predicts with: samples of the second half or, of SGD, the last iterate."""
+def ensemble(settings: Settings, run: lv.Run, method: str) -> lv.Ensemble:
+    """What a prediction averages over: samples of the second half or, for SGD, the last iterate alone."""
     half = len(run) // 2
     members = torch.linspace(half, len(run) - 1, min(settings.averaged, len(run) - half)).long().tolist()
-    return Ensemble(run, members[-1:] if method == "SGD" else members)
+    weights = [run[index] for index in (members[-1:] if method == "SGD" else members)]
+    return lv.Ensemble.from_weights(make_network(settings), lv.likelihoods.Categorical(), weights)
 
 
 @cache
-def load(settings: Settings) -> Data:
-    """Validation examples are the last of the training part. Without MNIST, its outside are the negatives of digits."""
+def read_data(settings: Settings) -> Data:
+    """Validation examples are the last of the training part. Digits have their own negatives as OOD images."""
     size, count = settings.image_size, settings.train_size + settings.validation_size
-    if settings.data == "noise":  # for trying the paper's configuration where there are no data
+    if settings.data == "noise":  # synthetic, for tests
         x = torch.rand(count + settings.test_size, 1, size, size, generator=torch.Generator().manual_seed(0))
         y = torch.arange(len(x)) % 10
         return _split(settings, (x[:count], y[:count]), (x[count:], y[count:]), 1 - x[count:], 0.0, 1.0)

@@ -11,14 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+import langevin as lv
 from langevin.data import digits, mnist
-from langevin.errors import DivergenceError
-from langevin.inference.find_map import find_map
 from langevin.models import StridedCNN
-from langevin.samplers import SNGD, batch_size_for
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, sample_or_resume
 from reproductions.smith2018.network import DIVERGED, READINGS, ensemble_scores, lost
 
@@ -46,7 +41,7 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Rates at the middle N, sizes at the middle rate."""
+    """Every learning rate at the middle N, every N at the middle learning rate."""
     rate, size = _middle(settings.rates), _middle(settings.sizes)
     pairs = [(lr, size) for lr in settings.rates] + [(rate, n) for n in settings.sizes if n != size]
     return [
@@ -59,16 +54,16 @@ def cells(settings: Settings) -> list[Cell]:
 
 def measure(settings: Settings, workplace: Path, *, lr: float, N: int, T: float, seed: int) -> Cell:
     """Cross-entropy of the ensemble of the last iterates."""
-    (x, y), (test_x, test_y) = _data(settings)
+    (x, y), (test_x, test_y) = _read_data(settings)
     steps = round(settings.updates_times_rate / lr)
-    batch_size = batch_size_for(T, lr, N)
+    batch_size = lv.samplers.batch_size_for(T, lr, N)
     try:
         run = sample_or_resume(
             workplace,
             _posterior(settings, N, seed),
             (x[:N], y[:N]),
             partial(
-                SNGD,
+                lv.SNGD,
                 lr=lr,
                 kind="mc",
                 damping=settings.damping,
@@ -84,33 +79,33 @@ def measure(settings: Settings, workplace: Path, *, lr: float, N: int, T: float,
             init=_start(settings, seed),
             seed=seed,
         )
-    except DivergenceError:
+    except lv.DivergenceError:
         return {"batch_size": batch_size, "samples": 0, **DIVERGED}
     return {"batch_size": batch_size, "samples": len(run), **ensemble_scores(run, test_x, test_y, singles=10)}
 
 
-def _posterior(settings: Settings, size: int, seed: int) -> Posterior:
+def _posterior(settings: Settings, size: int, seed: int) -> lv.Posterior:
     torch.manual_seed(seed)
     model = StridedCNN(image_size=settings.image_size, channels=settings.channels)
     std = (READINGS["λ‖ω‖²"] * settings.strength) ** -0.5
-    return Posterior(model, Categorical(), Gaussian(std), num_data=size)
+    return lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(std), num_data=size)
 
 
 @cache
 def _start(settings: Settings, seed: int) -> dict[str, Tensor]:
-    """The end of one run of SGD on all training data."""
-    (x, y), _ = _data(settings)
+    """Weights trained by SGD on all training data."""
+    (x, y), _ = _read_data(settings)
     posterior = _posterior(settings, len(x), seed)
-    return find_map(
+    return lv.find_map(
         posterior, (x, y), method="sgd", lr=0.05, steps=settings.start_steps, batch_size=128, seed=seed, progress=False
     )
 
 
 @cache
-def _data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _read_data(settings: Settings) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     if settings.data == "digits":
         train, test = digits("train"), digits("test")
-    elif settings.data == "noise":  # for trying the paper's configuration where there are no data
+    elif settings.data == "noise":  # synthetic, for tests
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(settings.start_size, 1, 28, 28, generator=generator)
         labels = torch.randint(10, (settings.start_size,), generator=generator)
@@ -128,7 +123,7 @@ def _middle(values: tuple[Any, ...]) -> Any:
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """Left one curve a rate, right one a size."""
+    """Left: one curve per learning rate; right: one per N."""
     left, right = figure.subplots(1, 2, sharey=True)
     middle_size, middle_rate = _most_common(rows, "N"), _most_common(rows, "lr")
     for panel, name, fixed in ((left, "lr", {"N": middle_size}), (right, "N", {"lr": middle_rate})):

@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from langevin.core.likelihoods import Bernoulli
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Flat
+import langevin as lv
 from langevin.core.statistics import Estimate
 from langevin.data import binary_logistic
-from langevin.inference.find_map import find_map
-from langevin.inference.sample import sample
 from langevin.models import LogisticRegression
-from langevin.samplers import NLD, SNGD
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
 
-METHODS = ("NLD as-printed", "SNGD", "NLD jeffreys", "NLD posterior")
+ARMS = ("NLD as-printed", "SNGD", "NLD jeffreys", "NLD posterior")
 
 
 @dataclass(frozen=True)
@@ -40,23 +35,28 @@ class Settings:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method on every data set."""
-    return [{"method": method, "seed": seed} for seed in range(settings.seeds) for method in METHODS]
+    """Every arm on every data set."""
+    return [{"method": method, "seed": seed} for seed in range(settings.seeds) for method in ARMS]
 
 
 def measure(settings: Settings, workplace: Path, *, method: str, seed: int) -> Cell:
     """Mean and covariance of the samples, and of the Laplace approximation about the minimum."""
     x, y = binary_logistic(size=settings.num_data, omega_true=settings.omega_true, seed=seed).tensors
-    posterior = Posterior(LogisticRegression(2, bias=False), Bernoulli(), Flat(), num_data=settings.num_data)
-    start = find_map(posterior, (x, y))
+    posterior = lv.Posterior(
+        LogisticRegression(2, bias=False),
+        lv.likelihoods.Bernoulli(),
+        lv.priors.Flat(),
+        num_data=settings.num_data,
+    )
+    start = lv.find_map(posterior, (x, y))
     optimum = start["linear.weight"][0].double()
     fisher: dict[str, Any] = {"damping": settings.damping, "batch_size": settings.num_data}
     if method == "SNGD":
-        sampler: Any = partial(SNGD, lr=settings.lr, **fisher)
+        sampler: Any = partial(lv.SNGD, lr=settings.lr, **fisher)
     else:
         target: Any = method.removeprefix("NLD ")
-        sampler = partial(NLD, lr=settings.lr, target=target, **fisher)
-    run = sample(
+        sampler = partial(lv.NLD, lr=settings.lr, target=target, **fisher)
+    run = lv.sample(
         posterior,
         (x, y),
         sampler,
@@ -86,8 +86,8 @@ def measure(settings: Settings, workplace: Path, *, method: str, seed: int) -> C
 
 def draw(figure: Any, rows: Rows) -> None:
     """Iterates in red, the Laplace approximation in blue, the covariance of the iterates in green, 3 std."""
-    axes = figure.subplots(1, len(METHODS), sharex=True, sharey=True)
-    for panel, method in zip(axes, METHODS, strict=True):
+    axes = figure.subplots(1, len(ARMS), sharex=True, sharey=True)
+    for panel, method in zip(axes, ARMS, strict=True):
         row = rows.where(method=method, seed=0)[0]
         panel.plot(*zip(*row["points"], strict=True), ".", color="tab:red", markersize=2, alpha=0.5)
         panel.plot(*_ellipse(row["optimum"], row["laplace"]), color="tab:blue", label="Laplace")
@@ -154,9 +154,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     claims=[
-        Claim(
-            "Samples of preconditioned Langevin at T = 1 are close to the Laplace approximation.", _close(METHODS[0])
-        ),
+        Claim("Samples of preconditioned Langevin at T = 1 are close to the Laplace approximation.", _close(ARMS[0])),
         Claim("Samples of NGD at B = εN/2 are close to the Laplace approximation.", _close("SNGD")),
         Claim("The two stationary distributions are remarkably similar.", _alike),
     ],

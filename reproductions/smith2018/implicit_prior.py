@@ -30,7 +30,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measure(settings: Settings, workplace: Path, *, damping: float, seed: int) -> Cell:
-    """Log prior at norms from 0 up, less its value at 0."""
+    """Log prior at norms from 0 up, minus its value at 0."""
     x = binary_logistic(size=settings.num_data, features=settings.features, seed=seed).tensors[0].double()
     norms = torch.linspace(0, settings.largest_norm, settings.points, dtype=torch.float64)
     identity = torch.eye(settings.features, dtype=torch.float64)
@@ -43,7 +43,7 @@ def measure(settings: Settings, workplace: Path, *, damping: float, seed: int) -
 
 
 def draw(figure: Any, rows: Rows) -> None:
-    """One curve a damping."""
+    """One curve per damping."""
     axes = figure.subplots()
     for damping in rows.values("damping"):
         row = rows.where(damping=damping)[0]

@@ -11,16 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from langevin.core.likelihoods import Categorical
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+import langevin as lv
 from langevin.data import digits, projected_mnist
-from langevin.ensembles.predict import ClassPrediction
-from langevin.errors import DivergenceError
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
-from langevin.inference.sample import sample
 from langevin.models import MLP
-from langevin.samplers import SNGD, temperature_of
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
 
 # λ = strength/N: λ‖ω‖² on the mean loss is a prior of precision 2·strength, ½λ‖ω‖² one of precision strength
@@ -61,17 +56,17 @@ def cells(settings: Settings) -> list[Cell]:
 
 def measure(settings: Settings, workplace: Path, *, reading: str, N: int, B: int, seed: int) -> Cell:
     """Accuracy and cross-entropy of the ensemble of all samples and, on average, of one."""
-    (x, y), (test_x, test_y) = _data(settings, N, seed)
+    (x, y), (test_x, test_y) = _read_data(settings, N, seed)
     torch.manual_seed(seed)
     model = MLP(x.shape[1], 10, widths=(settings.width,))
-    prior = Gaussian(std=(READINGS[reading] * settings.strength) ** -0.5)
-    temperature = temperature_of(settings.lr, N, B)
+    prior = lv.priors.Gaussian(std=(READINGS[reading] * settings.strength) ** -0.5)
+    temperature = lv.samplers.temperature_of(settings.lr, N, B)
     try:
-        run = sample(
-            Posterior(model, Categorical(), prior, num_data=N),
+        run = lv.sample(
+            lv.Posterior(model, lv.likelihoods.Categorical(), prior, num_data=N),
             (x, y),
             partial(
-                SNGD,
+                lv.SNGD,
                 lr=settings.lr,
                 kind="mc",
                 damping=settings.damping,
@@ -86,12 +81,12 @@ def measure(settings: Settings, workplace: Path, *, reading: str, N: int, B: int
             seed=seed,
             progress=False,
         )
-    except DivergenceError:
+    except lv.DivergenceError:
         return {"T": temperature, **DIVERGED}
     return {"T": temperature, **ensemble_scores(run, test_x, test_y)}
 
 
-# at chance for a run that is lost: it is the worst of its sweep, and is drawn
+# a run that diverged counts as guessing: it is the worst of its sweep, and is drawn
 DIVERGED: Cell = {
     "diverged": True,
     "nll": math.log(10),
@@ -116,7 +111,7 @@ def ensemble_scores(run: Any, x: Tensor, y: Tensor, singles: int = 50) -> Cell:
     }
 
 
-def _data(settings: Settings, size: int, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _read_data(settings: Settings, size: int, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     if settings.data == "digits":
         (x, y), (test_x, test_y) = digits("train").tensors, digits("test").tensors
         projection = torch.randn(64, 10, generator=torch.Generator().manual_seed(seed))

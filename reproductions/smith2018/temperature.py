@@ -10,16 +10,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from langevin.core.likelihoods import Bernoulli
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Flat
+import langevin as lv
 from langevin.data import binary_logistic
-from langevin.inference.sample import sample
 from langevin.models import LogisticRegression
-from langevin.samplers import NLD, SNGD, batch_size_for
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict
 
-CASES = (("NLD", 1e-4), ("SNGD", 1e-4), ("SNGD", 1e-2))  # figure 2, 3, 4b
+ARMS = (("NLD", 1e-4), ("SNGD", 1e-4), ("SNGD", 1e-2))  # figure 2, 3, 4b
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ def cells(settings: Settings) -> list[Cell]:
     return [
         {"method": method, "damping": damping, "T": t, "seed": seed}
         for seed in range(settings.seeds)
-        for method, damping in CASES
+        for method, damping in ARMS
         for t in settings.temperatures
     ]
 
@@ -51,17 +47,20 @@ def measure(settings: Settings, workplace: Path, *, method: str, damping: float,
     options: dict[str, Any] = {"features": settings.features, "seed": seed}
     train = binary_logistic("train", size=settings.num_data, **options).tensors
     x, y = binary_logistic("test", size=settings.test_size, **options).tensors
-    posterior = Posterior(
-        LogisticRegression(settings.features, bias=False), Bernoulli(), Flat(), num_data=settings.num_data
+    posterior = lv.Posterior(
+        LogisticRegression(settings.features, bias=False),
+        lv.likelihoods.Bernoulli(),
+        lv.priors.Flat(),
+        num_data=settings.num_data,
     )
     fisher: dict[str, Any] = {"damping": damping, "batch_size": settings.num_data}
     if method == "SNGD":
-        sampler: Any = partial(SNGD, lr=settings.lr, **fisher)
-        batch_size = batch_size_for(T, settings.lr, settings.num_data)
+        sampler: Any = partial(lv.SNGD, lr=settings.lr, **fisher)
+        batch_size = lv.samplers.batch_size_for(T, settings.lr, settings.num_data)
     else:
-        sampler = partial(NLD, lr=settings.lr, temperature=T, target="as-printed", **fisher)
+        sampler = partial(lv.NLD, lr=settings.lr, temperature=T, target="as-printed", **fisher)
         batch_size = settings.num_data
-    run = sample(
+    run = lv.sample(
         posterior,
         train,
         sampler,
@@ -90,8 +89,8 @@ def measure(settings: Settings, workplace: Path, *, method: str, damping: float,
 
 def draw(figure: Any, rows: Rows) -> None:
     """Accuracy above, cross-entropy below; ensemble in blue, single samples in green."""
-    axes = figure.subplots(2, len(CASES), sharex=True, sharey="row")
-    for column, (method, damping) in enumerate(CASES):
+    axes = figure.subplots(2, len(ARMS), sharex=True, sharey="row")
+    for column, (method, damping) in enumerate(ARMS):
         here = rows.where(method=method, damping=damping)
         for line, measure_ in enumerate(("accuracy", "nll")):
             panel = axes[line][column]
@@ -117,7 +116,7 @@ def draw(figure: Any, rows: Rows) -> None:
 
 
 def best_temperature(rows: Rows, **key: Any) -> tuple[float, list[float]]:
-    """The temperature of the least ensemble loss, on average over seeds, and of each seed."""
+    """The temperature with the least ensemble loss: of the mean over seeds, and of each seed."""
     here = rows.where(**key)
     overall = min(here.values("T"), key=lambda t: here.mean("nll", T=t).mean)
     return overall, [min(here.where(seed=s), key=lambda row: row["nll"])["T"] for s in here.values("seed")]

@@ -1,4 +1,4 @@
-"""What the paper lacks: the density that its update samples in one dimension (MATH: U = w²/2, G = 1/(1+w²) + δ)."""
+"""Beyond the paper: the density that its update samples in one dimension, where U = w²/2 and G = 1/(1+w²) + δ."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from langevin.core.likelihoods import GaussianNoise
-from langevin.core.posterior import Posterior
-from langevin.core.priors import Flat
-from langevin.samplers import NLD
+import langevin as lv
 from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict
 
 POWERS = {"as-printed": 1.0, "jeffreys": 0.5, "posterior": 0.0}
@@ -52,8 +49,8 @@ def cells(settings: Settings) -> list[Cell]:
 def measure(settings: Settings, workplace: Path, *, target: str, seed: int) -> Cell:
     """Second moment and histogram of all walkers, N = 1."""
     model = Walkers(settings.walkers)
-    posterior = Posterior(model, GaussianNoise(1.0).double(), Flat(), num_data=1)
-    sampler = NLD(model.parameters(), settings.lr, num_data=1, target=target, damping=settings.damping, seed=seed)  # type: ignore[arg-type]
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(1.0).double(), lv.priors.Flat(), num_data=1)
+    sampler = lv.NLD(model.parameters(), settings.lr, num_data=1, target=target, damping=settings.damping, seed=seed)  # type: ignore[arg-type]
     sampler.bind(posterior, (torch.zeros(1, 1), torch.zeros(1, settings.walkers)))
     counts, squares, number = np.zeros(len(_EDGES) - 1), 0.0, 0
     for step in range(settings.burn_in + settings.steps):

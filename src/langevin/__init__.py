@@ -1,121 +1,77 @@
-"""langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions."""
+"""langevin: samples of the Bayesian posterior over the weights of a PyTorch model, and calibrated predictions.
+
+What a user needs is `lv.NAME`; likelihoods, priors, preconditioners and the rest are in the modules of that name. Every
+registered sampler and approximation is `lv.NAME` too.
+"""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from langevin import bandits, data, models, plots
+from langevin import approximations, preconditioners, samplers
 from langevin._version import __version__
-from langevin.approximations.averaging import HWA, SWA, SWAG
-from langevin.approximations.laplace import LaplaceApproximation
-from langevin.approximations.variational import LowRank, MeanField, elbo
-from langevin.core import priors
-from langevin.core.likelihoods import Bernoulli, Categorical, GaussianNoise
+from langevin.core import likelihoods, priors
 from langevin.core.posterior import Posterior
-from langevin.core.priors import Flat, Gaussian, GroupLaplace, Laplace, PerParameter, StudentT, UnitDirection
 from langevin.core.schedules import cyclical
-from langevin.ensembles.cite import cite
-from langevin.ensembles.distill import Distilled, distill
+from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.run import Run
 from langevin.errors import DivergenceError, RunError
-from langevin.evaluation.attacks import FGSM, PGD
-from langevin.evaluation.compare import Comparison, compare
-from langevin.inference.distributed import Mesh
-from langevin.inference.find_lr import RateSearch, find_lr
 from langevin.inference.find_map import find_map
-from langevin.inference.fit import fit, resume
+from langevin.inference.fit import fit
+from langevin.inference.recorder import Recorder
+from langevin.inference.resume import resume
 from langevin.inference.sample import sample
-from langevin.inference.settings import StepInfo
-from langevin.preconditioners import BNP, KFAC, Fisher, Preconditioner, RMSprop
-from langevin.recipes import load
-from langevin.report import Report, evaluate
-from langevin.samplers import (
-    ATMC,
-    BNPSGLD,
-    FSGD,
-    KSGLD,
-    NLD,
-    SGD,
-    SGHMC,
-    SGLD,
-    SGNHT,
-    SNGD,
-    batch_size_for,
-    pSGLD,
-    temperature_of,
-)
+from langevin.samplers import Sampler
+
+if TYPE_CHECKING:
+    from langevin.approximations import *  # noqa: F403
+    from langevin.samplers import *  # noqa: F403
+
+_LATER = {  # names that are imported when they are first asked for: what they need takes its time
+    "cite": "langevin.ensembles.cite",
+    "compare": "langevin.evaluation.compare",
+    "distill": "langevin.ensembles.distill",
+    "evaluate": "langevin.report",
+    "find_lr": "langevin.inference.find_lr",
+    "load": "langevin.load",
+}
+_MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 
 __all__ = [
-    "ATMC",
-    "BNP",
-    "BNPSGLD",
-    "FGSM",
-    "FSGD",
-    "HWA",
-    "KFAC",
-    "KSGLD",
-    "NLD",
-    "PGD",
-    "SGD",
-    "SGHMC",
-    "SGLD",
-    "SGNHT",
-    "SNGD",
-    "SWA",
-    "SWAG",
-    "Bernoulli",
-    "Categorical",
-    "Comparison",
-    "Distilled",
     "DivergenceError",
-    "Fisher",
+    "Ensemble",
     "Fit",
-    "Flat",
-    "Gaussian",
-    "GaussianNoise",
-    "GroupLaplace",
-    "Laplace",
-    "LaplaceApproximation",
-    "LowRank",
-    "MeanField",
-    "Mesh",
-    "PerParameter",
     "Posterior",
-    "Preconditioner",
-    "RMSprop",
-    "RateSearch",
-    "Report",
+    "Recorder",
     "Run",
     "RunError",
-    "StepInfo",
-    "StudentT",
-    "UnitDirection",
+    "Sampler",
     "__version__",
-    "bandits",
-    "batch_size_for",
-    "cite",
-    "compare",
+    "approximations",
     "cyclical",
-    "data",
-    "distill",
-    "elbo",
-    "evaluate",
-    "find_lr",
     "find_map",
     "fit",
-    "load",
-    "models",
-    "pSGLD",
-    "plots",
+    "likelihoods",
+    "preconditioners",
     "priors",
     "resume",
     "sample",
-    "temperature_of",
+    "samplers",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`lv.sklearn` and `lv.plots` are imported when they are first asked for: what they need takes its time."""
-    if name in ("sklearn", "plots"):
+    """Registered samplers and approximations, and what is imported when it is first asked for."""
+    for registry in (samplers.SAMPLERS, approximations.APPROXIMATIONS):
+        if name in (exported := registry.exports()):
+            return exported[name]
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _MODULES:
         return importlib.import_module(f"langevin.{name}")
     raise AttributeError(f"module 'langevin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    registered = [*samplers.SAMPLERS.exports(), *approximations.APPROXIMATIONS.exports()]
+    return sorted([*__all__, *registered, *_LATER, *_MODULES])

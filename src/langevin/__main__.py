@@ -2,4 +2,5 @@
 
 from langevin.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

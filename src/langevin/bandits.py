@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.posterior import Posterior
 from langevin.samplers import Sampler
 
@@ -151,7 +151,7 @@ def play(
             group["num_data"] = remembered
         for step in range(steps_per_round if learns else 0):
             number = turn * steps_per_round + step
-            rows = noise.random_subset(remembered, batch_size, seed=seed, chain=0, step=number)
+            rows = random.random_subset(remembered, batch_size, seed=seed, chain=0, step=number)
             agent.zero_grad()
             posterior.loss(inputs[rows], targets[rows]).backward()  # type: ignore[no-untyped-call]
             agent.step()

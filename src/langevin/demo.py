@@ -20,7 +20,7 @@ from langevin import data
 from langevin.core.likelihoods import Categorical
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
-from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.ensembles.run import Run
 from langevin.evaluation import scores
 from langevin.evaluation.attacks import FGSM
@@ -124,7 +124,7 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
         (test_x, test_y),
         ood={"photographs": others},
         attack=FGSM(0.2),
-        against={"SGD": runs["SGD"]},
+        baselines={"SGD": runs["SGD"]},
     )
     report.save(out / "report.html")
     return rows

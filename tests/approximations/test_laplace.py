@@ -16,7 +16,7 @@ STRUCTURES = ("diagonal", "kfac", "full")
 
 def laplace(posterior, data, *args, **options):
     own = {key: options.pop(key) for key in ("init", "out", "steps", "batch_size", "draws") if key in options}
-    return lv.fit(posterior, data, lv.LaplaceApproximation(*args, **options), progress=False, **own)
+    return lv.fit(posterior, data, lv.Laplace(*args, **options), progress=False, **own)
 
 
 @pytest.mark.parametrize("structure", ["kfac", "full"])
@@ -31,7 +31,7 @@ def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
     exact = torch.distributions.MultivariateNormal(problem.mean, temperature * problem.covariance)
     torch.testing.assert_close(q.entropy(), exact.entropy())
     if temperature == 1.0:
-        found = lv.elbo(q, problem.posterior(), (problem.x, problem.y), draws=2)
+        found = lv.approximations.elbo(q, problem.posterior(), (problem.x, problem.y), draws=2)
         assert found.mean == pytest.approx(problem.evidence(), abs=2.0)
 
 
@@ -45,8 +45,8 @@ def test_its_diagonal_is_the_inverse_of_the_precisions():
 def test_bias_and_weights_with_priors_of_their_own_and_a_weight_of_the_likelihood(structure):
     problem = conjugate()
     model = nn.Linear(3, 1).double()
-    prior = {"bias": lv.Gaussian(0.3), "*": lv.Gaussian(PRIOR)}
-    posterior = lv.Posterior(model, lv.GaussianNoise(NOISE), prior, num_data=problem.num_data, weight=0.4)
+    prior = {"bias": lv.priors.Gaussian(0.3), "*": lv.priors.Gaussian(PRIOR)}
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(NOISE), prior, num_data=problem.num_data, weight=0.4)
     q = laplace(posterior, (problem.x, problem.y), structure).approximation
     features = torch.cat([problem.x, torch.ones(problem.num_data, 1)], dim=1)
     precision = 0.4 * features.T @ features / NOISE**2 + torch.tensor([PRIOR**-2] * 3 + [0.3**-2]).double().diag()
@@ -63,9 +63,9 @@ def logistic(classes=3):
 @pytest.mark.parametrize("structure", ["diagonal", "full"])
 def test_of_a_linear_classifier_it_is_the_hessian(structure):
     x, y = toy_data(dtype=torch.float64)
-    posterior = lv.Posterior(logistic(), lv.Categorical(), lv.Gaussian(0.5), num_data=60)
+    posterior = lv.Posterior(logistic(), lv.likelihoods.Categorical(), lv.priors.Gaussian(0.5), num_data=60)
     found = laplace(posterior, (x, y), structure, batch_size=25)
-    mode = {f"model.{name}": t for name, t in found.approximation.mean.items()}
+    mode = {f"model.{name}": t for name, t in found.distribution.mean.items()}
     shapes = {name: t.shape for name, t in mode.items()}
 
     def energy(flat):
@@ -75,7 +75,7 @@ def test_of_a_linear_classifier_it_is_the_hessian(structure):
 
     precision = hessian(energy)(torch.cat([t.flatten() for t in mode.values()]))
     expected = torch.linalg.inv(precision) if structure == "full" else (1 / precision.diag()).diag()
-    torch.testing.assert_close(found.approximation.covariance(), expected, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(found.distribution.covariance(), expected, rtol=1e-6, atol=1e-10)
 
 
 @pytest.mark.parametrize("fisher", ["mc", "empirical"])
@@ -105,7 +105,7 @@ class Mixed(nn.Module):
 def test_a_network_with_layers_of_several_kinds(tmp_path):
     torch.manual_seed(4)
     x, y = torch.randn(30, 1, 6, 6), torch.randint(0, 3, (30,))
-    posterior = lv.Posterior(Mixed(), lv.Categorical(), lv.Gaussian(1.0), num_data=30)
+    posterior = lv.Posterior(Mixed(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=30)
     mode = dict(posterior.model.state_dict())
     found = {s: laplace(posterior, (x, y), s, init=mode, batch_size=11) for s in STRUCTURES}
     full, diagonal = found["full"].approximation.covariance(), found["diagonal"].approximation
@@ -135,7 +135,7 @@ def test_it_looks_like_a_run(structure, tmp_path):
     assert torch.equal(again.predict(x).probs, found.predict(x).probs)
     assert float((found.predict(x).labels == y).float().mean()) > 0.8
     mode = lv.find_map(toy_posterior(), (x, y))
-    torch.testing.assert_close(found.approximation.mean["0.weight"], mode["0.weight"])
+    torch.testing.assert_close(found.distribution.mean["0.weight"], mode["0.weight"])
     assert found.trace("loss")[0][0] == pytest.approx(
         float(functional_call(toy_posterior(), {f"model.{n}": t for n, t in mode.items()}, (x, y))), rel=1e-4
     )
@@ -146,7 +146,7 @@ def test_it_looks_like_a_run(structure, tmp_path):
 
 def test_sampled_noise_needs_a_fisher_of_labels():
     x = torch.randn(40, 2)
-    posterior = lv.Posterior(nn.Linear(2, 1), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(1.0), num_data=40)
+    posterior = lv.Posterior(nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=40)
     data = x, x.sum(1, keepdim=True) + 0.5 * torch.randn(40, 1)
     with pytest.raises(ValueError, match="mc"):
         laplace(posterior, data, "kfac")
@@ -155,7 +155,7 @@ def test_sampled_noise_needs_a_fisher_of_labels():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"structure": "block"}, "one of diagonal, kfac, full"),
         ({"fisher": "true"}, '"exact", "mc"'),
@@ -164,12 +164,12 @@ def test_sampled_noise_needs_a_fisher_of_labels():
         ({"init": toy_model().state_dict(), "steps": 3}, "takes no steps"),
     ],
 )
-def test_bad_settings(options, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
         laplace(toy_posterior(), toy_data(), **options)
 
 
 def test_other_priors_are_refused():
-    posterior = lv.Posterior(toy_model(), lv.Categorical(), lv.Laplace(1.0), num_data=60)
+    posterior = lv.Posterior(toy_model(), lv.likelihoods.Categorical(), lv.priors.Laplace(1.0), num_data=60)
     with pytest.raises(ValueError, match="Gaussian priors only; '0.weight' has Laplace"):
         laplace(posterior, toy_data())

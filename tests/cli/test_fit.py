@@ -1,38 +1,27 @@
-"""`langevin fit`, and what goes on with a fit."""
+"""`langevin fit`, and what continues a fit."""
 
 import pytest
-from typer.testing import CliRunner
 
 import langevin as lv
-from langevin.cli.main import app
+from langevin.load import load
+from tests.cli.command import DIGITS, langevin
 
-WHERE = ["--model", "mlp", "--data", "digits", "--model-option", "widths=[8]"]
 START = ["fit", "--model", "mlp", "--data", "digits", "--out", "x"]
 
 
-def langevin(*words, fails=False):
-    """The command line, in this process: a new one would spend its time on importing torch."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if fails:
-        assert isinstance(done.exception, ValueError), done.output
-        return str(done.exception)
-    assert done.exception is None, done.exception
-    return done.output
-
-
-def test_fit_status_resume_cite_and_start_from_it(tmp_path):
+def test_fit_status_resume_cite_and_init(tmp_path):
     first, second = tmp_path / "meanfield", tmp_path / "hwa"
-    said = langevin("fit", "--out", first, *WHERE, "--lr", "0.01", "--steps", "60", "--method-option", "kl_warmup=20")
+    said = langevin("fit", "--out", first, *DIGITS, "--lr", "0.01", "--steps", "60", "--method-option", "kl_warmup=20")
     assert "MeanField(" in said
     assert "after 10 snapshots" in said
     said = langevin(
-        *("fit", "--out", second, *WHERE, "--lr", "0.01", "--steps", "60", "--method", "hwa", "--init", first),
+        *("fit", "--out", second, *DIGITS, "--lr", "0.01", "--steps", "60", "--method", "hwa", "--init", first),
         *("--method-option", "cycle=20", "--method-option", "low=0.001", "--method-option", "family=lowrank"),
         *("--optimizer", "SGD", "--optimizer-option", "nesterov=true"),
     )
     assert "after 3 snapshots" in said
-    found = lv.load(second)
-    assert found.method == lv.HWA(cycle=20, low=0.001, family=lv.LowRank())
+    found = load(second)
+    assert found.approximation == lv.HWA(cycle=20, low=0.001, family=lv.LowRank())
     assert found.manifest["sampler"]["options"] == {"momentum": 0.9, "lr": 0.01, "nesterov": True}
     assert found.predict(lv.data.digits("test").tensors[0]).probs.shape == (360, 10)
     status = langevin("status", second)
@@ -40,31 +29,51 @@ def test_fit_status_resume_cite_and_start_from_it(tmp_path):
     assert status.splitlines()[-1].split()[:4] == ["0", "60", "60", "3"]
     assert "after 4 snapshots" in langevin("resume", second, "--steps", "80")
     assert langevin("cite", second) == langevin("cite", "hwa")
+    assert "never overwritten" in langevin("fit", "--out", second, *DIGITS, "--lr", "0.01", code=2)
 
 
 def test_laplace(tmp_path):
-    where = ["--model", "logistic", "--data", "digits", "--out", tmp_path / "r", "--steps", "20", "--prior-std", "1"]
-    assert "LaplaceApproximation(structure='diagonal'" in langevin(
-        "fit", "--method", "laplace", *where, "--method-option", "structure=diagonal"
+    where = ["--model", "logistic", "--data", "digits", "--out", tmp_path / "r", "--steps", "20"]
+    prior = ["--prior", "gaussian", "--prior-option", "std=1"]
+    assert "Laplace(structure='diagonal'" in langevin(
+        "fit", "--method", "laplace", *where, *prior, "--method-option", "structure=diagonal"
     )
-    assert len(lv.load(tmp_path / "r")) == 30
+    assert len(load(tmp_path / "r")) == 30
+    assert load(tmp_path / "r").manifest["prior"] == "Gaussian(std=1)"
+    assert "0 problems" in langevin("verify", tmp_path / "r")  # it has no checkpoint, and needs none
+    assert "nothing to continue" in langevin("resume", tmp_path / "r", code=2)
+
+
+def test_swa_averages_the_iterates_of_sgd(tmp_path):
+    words = ["--lr", "0.01", "--steps", "40", "--method", "swa", "--method-option", "cycle=10"]
+    langevin("fit", "--out", tmp_path / "r", *DIGITS, *words)
+    assert load(tmp_path / "r").manifest["sampler"]["name"] == "torch.optim.SGD"
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--method", "vogn"], "choose one of meanfield, lowrank, swa, swag, hwa, laplace"),
+        (["--method", "vogn"], f"--method vogn: choose one of {', '.join(lv.approximations.APPROXIMATIONS)}."),
         ([], "needs a learning rate"),
         (["--lr", "1", "--method-option", "rank=3"], "has no option 'rank'; it has init_std"),
+        (["--lr", "1", "--method-option", "init_std=abc"], "can't be made with init_std='abc'"),
+        (["--lr", "1", "--method", "hwa", "--method-option", "family=5"], "give lv.MeanField"),
+        (["--lr", "1", "--method", "hwa", "--method-option", "family=vogn"], "choose one of"),
         (["--lr", "1", "--optimizer", "Adamant"], "no such class"),
-        (["--lr", "1", "--optimizer-option", "speed=1"], "Adam has no such option"),
+        (["--lr", "1", "--optimizer-option", "speed=1"], "--optimizer Adam can't be called with"),
+        (["--lr", "1", "--optimizer-option", "weight_decay=abc"], "--optimizer Adam can't be made with"),
         (["--lr", "1", "--method", "swa", "--steps", "50"], "the cycle is longer than the 50 steps"),
+        (["--method", "laplace", "--lr", "1"], "takes no steps"),
+        (["--lr", "1", "--init", "nowhere"], "nowhere contains no run"),
     ],
 )
 def test_errors_are_sentences(words, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert says in langevin(*START, *words, fails=True)
+    assert says in langevin(*START, *words, code=2)
+    assert not (tmp_path / "x" / "manifest.json").exists()
 
 
 def test_help_teaches():
-    assert "langevin fit --method hwa --init runs/meanfield" in langevin("fit", "--help")
+    said = langevin("fit", "--help")
+    assert "langevin fit --method hwa --init runs/meanfield" in said
+    assert f"One of {', '.join(lv.approximations.APPROXIMATIONS)}." in " ".join(said.split())

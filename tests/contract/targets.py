@@ -13,22 +13,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from langevin.samplers import METHODS, Method, Sampler
+from langevin.samplers import SAMPLERS, Sampler
 
 NUM_DATA = 50
 FRACTION = {1: 0.05, 2: 0.2}  # of the stability limit, by order: the bias is then about 5 % and 4 %
 SIGMAS = 4.0
 
-TARGETED = [name for name, method in METHODS.items() if method.target == "posterior" and method.sampler.elementwise]
+TARGETED = [name for name, method in SAMPLERS.items() if method.target == "posterior" and method.stackable]
+LAYERWISE = [name for name, method in SAMPLERS.items() if method.target == "posterior" and not method.stackable]
 
 
-def make(method: Method, params, *, temperature: float = 1.0, **options) -> Sampler:
+def make(method: type[Sampler], params, *, temperature: float = 1.0, **options) -> Sampler:
     if method.target != "none":
         options["temperature"] = temperature
-    return method.sampler(params, **{"num_data": NUM_DATA, "seed": 1, **options})
+    return method(params, **{"num_data": NUM_DATA, "seed": 1, **options})
 
 
-def limit(method: Method, curvature: float, **options) -> float:
+def limit(method: type[Sampler], curvature: float, **options) -> float:
     probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=1e-3, **options)
     return probe.stability_limit(curvature)
 

@@ -11,11 +11,11 @@ import torch
 from torch.optim import lr_scheduler
 
 import langevin as lv
-from langevin.samplers import METHODS
+from langevin.samplers import SAMPLERS, Sampler
 from tests.contract.targets import limit, make
 
-ALL = list(METHODS)
-ELEMENTWISE = [name for name in ALL if METHODS[name].sampler.elementwise]
+ALL = list(SAMPLERS)
+ELEMENTWISE = [name for name in ALL if SAMPLERS[name].stackable]
 
 
 def quadratic(parameters):
@@ -44,11 +44,11 @@ def equal(a, b):
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_copy_goes_on_as_the_original(name, copied):
     params = parameters()
-    sampler = make(METHODS[name], params, lr=0.01)
+    sampler = make(SAMPLERS[name], params, lr=0.01)
     take(sampler, params, 5)
     if copied == "state_dict":
         others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-        other = make(METHODS[name], others, lr=0.5, seed=99)  # all of it must be overwritten
+        other = make(SAMPLERS[name], others, lr=0.5, seed=99)  # all of it must be overwritten
         other.load_state_dict(copy.deepcopy(sampler.state_dict()))
     elif copied == "deepcopy":
         others, other = copy.deepcopy((params, sampler))
@@ -63,7 +63,7 @@ def test_float64_agrees_with_float32_without_noise(name):
     for dtype in (torch.float32, torch.float64):
         params = parameters(torch.float64)
         params = [torch.nn.Parameter(p.detach().to(dtype)) for p in params]
-        sampler = make(METHODS[name], params, lr=0.01, temperature=0.0)
+        sampler = make(SAMPLERS[name], params, lr=0.01, temperature=0.0)
         ends.append([p.double() for p in take(sampler, params, 20)])
         assert all(p.dtype == dtype for p in params)
     for a, b in zip(*ends, strict=True):
@@ -73,8 +73,8 @@ def test_float64_agrees_with_float32_without_noise(name):
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_parameter_without_gradient_stays_and_changes_nothing_for_the_others(name):
     with_all, without = parameters(), parameters()
-    full = make(METHODS[name], with_all, lr=0.01)
-    partly = make(METHODS[name], without, lr=0.01)
+    full = make(SAMPLERS[name], with_all, lr=0.01)
+    partly = make(SAMPLERS[name], without, lr=0.01)
     before = without[1].detach().clone()
     for _ in range(3):
         quadratic(with_all)
@@ -90,8 +90,8 @@ def test_a_parameter_without_gradient_stays_and_changes_nothing_for_the_others(n
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_parameter_groups_have_settings_of_their_own(name):
     together, apart = parameters(), parameters()
-    one = make(METHODS[name], together, lr=0.01)
-    grouped = make(METHODS[name], [{"params": apart[:1]}, {"params": apart[1:], "lr": 0.02}], lr=0.01)
+    one = make(SAMPLERS[name], together, lr=0.01)
+    grouped = make(SAMPLERS[name], [{"params": apart[:1]}, {"params": apart[1:], "lr": 0.02}], lr=0.01)
     take(one, together, 3)
     take(grouped, apart, 3)
     assert torch.equal(together[0], apart[0])  # grouping alone changes nothing, not even the noise
@@ -104,28 +104,28 @@ def test_stacked_chains_are_the_single_ones(name):
     singles = []
     for chain in (0, 3):
         params = parameters()
-        singles.append(take(make(METHODS[name], params, lr=0.01, chain=chain), params, 4))
+        singles.append(take(make(SAMPLERS[name], params, lr=0.01, chain=chain), params, 4))
     stack = [torch.nn.Parameter(torch.stack([p.detach(), p.detach()])) for p in parameters()]
-    stacked = take(make(METHODS[name], stack, lr=0.01, chain=[0, 3]), stack, 4)
+    stacked = take(make(SAMPLERS[name], stack, lr=0.01, chain=[0, 3]), stack, 4)
     for index in (0, 1):
         assert equal([p[index] for p in stacked], singles[index])
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if METHODS[n].target != "none"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target != "none"])
 def test_noise_differs_by_seed_chain_and_step_and_is_scaled_by_the_temperature(name):
     ends = {}
     for key, options in {"a": {}, "seed": {"seed": 2}, "chain": {"chain": 1}, "hot": {"temperature": 4.0}}.items():
         params = parameters()
-        ends[key] = take(make(METHODS[name], params, lr=0.01, **options), params, 3)
+        ends[key] = take(make(SAMPLERS[name], params, lr=0.01, **options), params, 3)
     assert not any(equal(ends["a"], ends[key]) for key in ("seed", "chain", "hot"))
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if METHODS[n].optimizer is not None])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].optimizer_at_zero is not Sampler.optimizer_at_zero])
 def test_at_zero_temperature_it_is_its_optimizer(name):
-    method = METHODS[name]
+    method = SAMPLERS[name]
     ours, theirs = parameters(torch.float64), parameters(torch.float64)
     sampler = make(method, ours, lr=0.02, temperature=0.0)
-    optimizer = method.optimizer(theirs, sampler.param_groups[0])
+    optimizer = method.optimizer_at_zero(theirs, sampler.param_groups[0])
     for _ in range(50):
         quadratic(ours)
         sampler.step()
@@ -148,10 +148,10 @@ def test_sgld_without_noise_is_sgd_bit_for_bit():
     assert equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if METHODS[n].target == "posterior"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target == "posterior"])
 def test_data_twice_at_half_weight_is_the_same_path(name):
     """Full batch; the lr scales as the method's own stability limit says (twice for SGLD)."""
-    method = METHODS[name]
+    method = SAMPLERS[name]
     generator = torch.Generator().manual_seed(4)
     x, y = torch.randn(30, 4, generator=generator).double(), torch.randint(3, (30,), generator=generator)
     paths = []
@@ -159,10 +159,10 @@ def test_data_twice_at_half_weight_is_the_same_path(name):
         torch.manual_seed(7)
         model = torch.nn.Linear(4, 3).double()
         n = 30 * copies
-        posterior = lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=n, weight=1 / copies)
+        posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, weight=1 / copies)
         lr = 0.05 * limit(method, 1.0 / copies, num_data=n)
         scaled = {"eps": 1e-5 / copies} if name == "psgld" else {}  # a gradient's size
-        sampler = method.sampler(posterior.parameters(), lr=lr, num_data=n, seed=3, **scaled)
+        sampler = method(posterior.parameters(), lr=lr, num_data=n, seed=3, **scaled)
         xs, ys = x.repeat(copies, 1), y.repeat(copies)
         for _ in range(50):
             sampler.zero_grad()
@@ -211,7 +211,7 @@ def test_no_scheduler_of_torch_is_left_out():
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_schedulers_move_the_learning_rate(name, scheduler):
     params = parameters()
-    sampler = make(METHODS[name], params, lr=0.01)
+    sampler = make(SAMPLERS[name], params, lr=0.01)
     schedule = SCHEDULERS[scheduler](sampler)
     rates = []
     for _ in range(6):
@@ -250,7 +250,7 @@ def test_the_learning_rate_of_the_step_is_the_one_that_acts():
 )
 def test_bad_input_is_refused(name, options, words):
     with pytest.raises(ValueError, match=words):
-        METHODS[name].sampler(
+        SAMPLERS[name](
             [torch.nn.Parameter(torch.zeros(2, 2))], **{"lr": 0.1, "num_data": 10, "seed": 0, **options}
         )
 
@@ -258,21 +258,21 @@ def test_bad_input_is_refused(name, options, words):
 @pytest.mark.parametrize("name", ALL)
 def test_num_data_has_no_default(name):
     with pytest.raises(TypeError, match="num_data"):
-        METHODS[name].sampler([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if METHODS[n].target != "none"])
+@pytest.mark.parametrize("name", [n for n in ALL if SAMPLERS[n].target != "none"])
 @pytest.mark.parametrize("temperature", [-1.0, math.inf, math.nan])
 def test_bad_temperatures_are_refused(name, temperature):
     with pytest.raises(ValueError, match="temperature must be 0 or more"):
-        METHODS[name].sampler([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, temperature=temperature)
+        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, temperature=temperature)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ALL)
 def test_half_precision_is_refused(name, dtype):
     with pytest.raises(ValueError, match="rounding swallows the noise"):
-        METHODS[name].sampler([torch.nn.Parameter(torch.zeros(2, dtype=dtype))], lr=0.1, num_data=1)
+        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2, dtype=dtype))], lr=0.1, num_data=1)
 
 
 def test_sparse_gradients_are_refused():
@@ -297,10 +297,10 @@ def test_closure_is_called_with_gradients_on():
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.8))
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if METHODS[n].target != "none"])
+@pytest.mark.parametrize("name", [n for n in ALL if SAMPLERS[n].target != "none"])
 def test_noise_of_another_kind_is_refused(name):
     with pytest.raises(ValueError, match="gaussian"):
-        METHODS[name].sampler([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, noise="pink")
+        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, noise="pink")
 
 
 def test_random_signs_move_every_weight_by_the_same_length():

@@ -33,9 +33,9 @@ def test_the_weight_multiplies_the_likelihood_alone():
 @pytest.mark.parametrize(
     ("prior", "reference"),
     [
-        (lv.Gaussian(0.7), stats.norm(scale=0.7)),
-        (lv.Laplace(0.7), stats.laplace(scale=0.7)),
-        (lv.StudentT(df=4.0, scale=0.7), stats.t(4.0, scale=0.7)),
+        (lv.priors.Gaussian(0.7), stats.norm(scale=0.7)),
+        (lv.priors.Laplace(0.7), stats.laplace(scale=0.7)),
+        (lv.priors.StudentT(df=4.0, scale=0.7), stats.t(4.0, scale=0.7)),
     ],
 )
 def test_priors_are_the_densities_they_are_called(prior, reference):
@@ -45,7 +45,7 @@ def test_priors_are_the_densities_they_are_called(prior, reference):
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_group_laplace_is_normalized(d):
-    prior = lv.GroupLaplace(scale=0.5)
+    prior = lv.priors.GroupLaplace(scale=0.5)
     if d == 1:
         total, _ = integrate.quad(lambda s: math.exp(prior.log_prob(torch.tensor([s], dtype=torch.float64))), -20, 20)
     else:
@@ -63,16 +63,16 @@ def test_group_laplace_is_normalized(d):
 def test_group_laplace_groups_are_rows():
     w = torch.randn(3, 2, 2, 2)
     expected = w.flatten(1).norm(dim=1).sum() / 5.0
-    constant = lv.GroupLaplace(5.0).log_prob(torch.zeros(3, 2, 2, 2))
-    torch.testing.assert_close(constant - lv.GroupLaplace(5.0).log_prob(w), expected)
+    constant = lv.priors.GroupLaplace(5.0).log_prob(torch.zeros(3, 2, 2, 2))
+    torch.testing.assert_close(constant - lv.priors.GroupLaplace(5.0).log_prob(w), expected)
 
 
 def test_unit_direction_energy():
     phi = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
-    assert float(lv.UnitDirection().log_prob(phi)) == pytest.approx(-1.5 * 9)
+    assert float(lv.priors.UnitDirection().log_prob(phi)) == pytest.approx(-1.5 * 9)
 
 
-@pytest.mark.parametrize("prior", [lv.Laplace(), lv.GroupLaplace(), lv.UnitDirection(), lv.StudentT()])
+@pytest.mark.parametrize("prior", [lv.priors.Laplace(), lv.priors.GroupLaplace(), lv.priors.UnitDirection(), lv.priors.StudentT()])
 def test_gradients_are_finite_where_a_prior_is_not_smooth(prior):
     w = torch.zeros(3, 4, requires_grad=True)
     prior.log_prob(w).backward()
@@ -80,37 +80,37 @@ def test_gradients_are_finite_where_a_prior_is_not_smooth(prior):
 
 
 def test_priors_by_name_and_the_wrappers_in_front_of_names():
-    prior = {"*.bias": lv.Gaussian(2.0), "*": lv.Gaussian(1.0)}
+    prior = {"*.bias": lv.priors.Gaussian(2.0), "*": lv.priors.Gaussian(1.0)}
     posterior = toy_posterior()
-    posterior = lv.Posterior(toy_model(), lv.Categorical(), prior, num_data=60)
+    posterior = lv.Posterior(toy_model(), lv.likelihoods.Categorical(), prior, num_data=60)
     expected = sum(
-        (lv.Gaussian(2.0) if name.endswith("bias") else lv.Gaussian(1.0)).log_prob(p)
+        (lv.priors.Gaussian(2.0) if name.endswith("bias") else lv.priors.Gaussian(1.0)).log_prob(p)
         for name, p in posterior.model.named_parameters()
     )
     torch.testing.assert_close(posterior.log_prior(), expected)
     assert public_name("model.module._orig_mod.0.weight") == "0.weight"
     with pytest.raises(ValueError, match="No pattern matches the parameter '0.bias'"):
-        lv.Posterior(toy_model(), lv.Categorical(), {"*.weight": lv.Gaussian()}, num_data=60)
+        lv.Posterior(toy_model(), lv.likelihoods.Categorical(), {"*.weight": lv.priors.Gaussian()}, num_data=60)
 
 
 def test_categorical_and_bernoulli_and_gaussian_log_probabilities():
     logits, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     torch.testing.assert_close(
-        lv.Categorical().log_prob(logits, y), torch.distributions.Categorical(logits=logits).log_prob(y)
+        lv.likelihoods.Categorical().log_prob(logits, y), torch.distributions.Categorical(logits=logits).log_prob(y)
     )
     z, b = torch.randn(6, 1), torch.tensor([0, 1, 1, 0, 1, 0])
     torch.testing.assert_close(
-        lv.Bernoulli().log_prob(z, b), torch.distributions.Bernoulli(logits=z[:, 0]).log_prob(b.float())
+        lv.likelihoods.Bernoulli().log_prob(z, b), torch.distributions.Bernoulli(logits=z[:, 0]).log_prob(b.float())
     )
     out, t = torch.randn(6, 2), torch.randn(6, 2)
-    torch.testing.assert_close(lv.GaussianNoise(0.3).log_prob(out, t), Normal(out, 0.3).log_prob(t).sum(1))
+    torch.testing.assert_close(lv.likelihoods.Gaussian(0.3).log_prob(out, t), Normal(out, 0.3).log_prob(t).sum(1))
     dense, labels = torch.randn(2, 3, 4, 4), torch.randint(3, (2, 4, 4))
     expected = -nn.functional.cross_entropy(dense, labels, reduction="none").sum((1, 2))
-    torch.testing.assert_close(lv.Categorical().log_prob(dense, labels), expected)
+    torch.testing.assert_close(lv.likelihoods.Categorical().log_prob(dense, labels), expected)
 
 
 def test_sampled_noise_belongs_to_the_posterior_not_to_the_model():
-    posterior = lv.Posterior(nn.Linear(2, 1), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(), num_data=5)
+    posterior = lv.Posterior(nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=5)
     assert "likelihood.log_std" in posterior.trainable_parameters()
     assert len(list(posterior.model.parameters())) == 2
     x, y = torch.randn(5, 2), torch.randn(5)  # a target of shape (5,) beside outputs (5, 1) must not broadcast
@@ -126,7 +126,7 @@ def test_any_object_with_log_prob_is_a_likelihood():
         def log_prob(self, output, target):
             return torch.distributions.Poisson(output[:, 0].exp()).log_prob(target)
 
-    posterior = lv.Posterior(nn.Linear(2, 1), Poisson(), lv.Gaussian(), num_data=5)
+    posterior = lv.Posterior(nn.Linear(2, 1), Poisson(), lv.priors.Gaussian(), num_data=5)
     assert posterior.loss(torch.randn(5, 2), torch.ones(5)).shape == ()
 
 
@@ -139,7 +139,7 @@ def test_inputs_may_be_tuples_and_dicts():
         def forward(self, a, b):
             return self.w(a + b)
 
-    posterior = lv.Posterior(Two(), lv.Categorical(), lv.Gaussian(), num_data=4)
+    posterior = lv.Posterior(Two(), lv.likelihoods.Categorical(), lv.priors.Gaussian(), num_data=4)
     a, b, y = torch.randn(4, 2), torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
     assert torch.equal(posterior.loss((a, b), y), posterior.loss({"b": b, "a": a}, y))
 
@@ -167,12 +167,12 @@ def bad_model(layer):
         (lambda: toy_posterior(toy_model().requires_grad_(False)), "no trainable parameter"),
         (lambda: toy_posterior(weight=-1.0), "weight of the likelihood must be positive"),
         (lambda: toy_posterior(allow=["noise"]), "batchnorm"),
-        (lambda: lv.Posterior(toy_model(), object(), lv.Gaussian(), num_data=1), "has no log_prob"),
-        (lambda: lv.Posterior(toy_model(), lv.Categorical(), object(), num_data=1), "has no log_prob"),
-        (lambda: lv.PerParameter({"*": 3}), "has no log_prob"),
-        (lambda: lv.Gaussian(0.0), "std must be positive"),
-        (lambda: lv.StudentT(df=-1.0), "df must be positive"),
-        (lambda: lv.GaussianNoise(0.0), "noise must be positive"),
+        (lambda: lv.Posterior(toy_model(), object(), lv.priors.Gaussian(), num_data=1), "has no log_prob"),
+        (lambda: lv.Posterior(toy_model(), lv.likelihoods.Categorical(), object(), num_data=1), "has no log_prob"),
+        (lambda: lv.priors.PerParameter({"*": 3}), "has no log_prob"),
+        (lambda: lv.priors.Gaussian(0.0), "std must be positive"),
+        (lambda: lv.priors.StudentT(df=-1.0), "df must be positive"),
+        (lambda: lv.likelihoods.Gaussian(0.0), "noise must be positive"),
         (lambda: lv.cyclical(0), "at least one step"),
     ],
 )
@@ -183,19 +183,19 @@ def test_bad_input_is_refused(make, words):
 
 def test_num_data_has_no_default():
     with pytest.raises(TypeError, match="num_data"):
-        lv.Posterior(toy_model(), lv.Categorical(), lv.Gaussian())
+        lv.Posterior(toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian())
 
 
 @pytest.mark.parametrize(
     ("likelihood", "output", "target", "words"),
     [
-        (lv.Categorical(), torch.zeros(4, 3), torch.tensor([0, 1, 5, 2]), "labels must lie in 0 … 2; found label 5"),
-        (lv.Categorical(), torch.zeros(4, 3), torch.tensor([0, -100, 1, 2]), "found label -100"),
-        (lv.Categorical(), torch.zeros(4, 3), torch.zeros(4, 3), "integer class labels"),
-        (lv.Categorical(), torch.zeros(4, 3), torch.zeros(4), "integer class labels"),
-        (lv.Bernoulli(), torch.zeros(4, 3), torch.zeros(4), "one logit an example"),
-        (lv.Bernoulli(), torch.zeros(4), torch.zeros(5), "same number of values"),
-        (lv.GaussianNoise(1.0), torch.zeros(4, 2), torch.zeros(4), "same number of values"),
+        (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.tensor([0, 1, 5, 2]), "labels must lie in 0 … 2; found label 5"),
+        (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.tensor([0, -100, 1, 2]), "found label -100"),
+        (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4, 3), "integer class labels"),
+        (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4), "integer class labels"),
+        (lv.likelihoods.Bernoulli(), torch.zeros(4, 3), torch.zeros(4), "one logit an example"),
+        (lv.likelihoods.Bernoulli(), torch.zeros(4), torch.zeros(5), "same number of values"),
+        (lv.likelihoods.Gaussian(1.0), torch.zeros(4, 2), torch.zeros(4), "same number of values"),
     ],
 )
 def test_bad_targets_are_refused(likelihood, output, target, words):
@@ -208,7 +208,7 @@ def test_a_likelihood_that_reduces_over_the_batch_is_refused():
         def log_prob(self, output, target):
             return -nn.functional.cross_entropy(output, target, reduction="sum")
 
-    posterior = lv.Posterior(toy_model(), Summed(), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(toy_model(), Summed(), lv.priors.Gaussian(), num_data=60)
     with pytest.raises(ValueError, match="one value per example"):
         posterior.loss(*toy_data())
 
@@ -226,15 +226,15 @@ def test_priors_for_models():
     net = lv.models.make("resnet++", depth=8, width=4)
     prior = lv.priors.default(net)
     for name, _ in net.named_parameters():
-        kind = {"scale": lv.GroupLaplace(5.0), "direction": lv.UnitDirection()}.get(name.rpartition(".")[2])
-        assert prior.for_parameter(name) == (kind or lv.Gaussian(1.0)), name
-    assert lv.priors.resnetpp(b=2.0).for_parameter("x.scale") == lv.GroupLaplace(2.0)
+        kind = {"scale": lv.priors.GroupLaplace(5.0), "direction": lv.priors.UnitDirection()}.get(name.rpartition(".")[2])
+        assert prior.for_parameter(name) == (kind or lv.priors.Gaussian(1.0)), name
+    assert lv.priors.resnetpp(b=2.0).for_parameter("x.scale") == lv.priors.GroupLaplace(2.0)
     prior = lv.priors.default(lv.models.LeNet5())
     model = lv.models.LeNet5()
     for name, parameter in model.named_parameters():
         expected = math.sqrt(2 / parameter[0].numel()) if parameter.dim() > 1 else 1.0
         assert prior.for_parameter(name).std == pytest.approx(expected)
-    assert prior.for_parameter("likelihood.log_std") == lv.Gaussian(1.0)
+    assert prior.for_parameter("likelihood.log_std") == lv.priors.Gaussian(1.0)
 
 
 def test_a_fan_in_prior_keeps_the_size_of_activations():
@@ -249,7 +249,7 @@ def test_a_fan_in_prior_keeps_the_size_of_activations():
     assert 0.5 < float(model(x).std() / x.std()) < 3.0
 
 
-class Wider(lv.Gaussian):
+class Wider(lv.priors.Gaussian):
     """A user's own prior, with the library's as its base."""
 
     def log_prob(self, parameter):
@@ -260,17 +260,17 @@ class Wider(lv.Gaussian):
 @pytest.mark.parametrize(
     "prior",
     [
-        lv.Gaussian(0.3),
-        {"0.*": lv.Gaussian(0.3), "*": lv.Gaussian(2.0)},
-        {"0.*": lv.Laplace(0.3), "*": lv.Gaussian(2.0)},
-        lv.StudentT(),
+        lv.priors.Gaussian(0.3),
+        {"0.*": lv.priors.Gaussian(0.3), "*": lv.priors.Gaussian(2.0)},
+        {"0.*": lv.priors.Laplace(0.3), "*": lv.priors.Gaussian(2.0)},
+        lv.priors.StudentT(),
         Wider(0.5),
     ],
 )
 def test_the_loss_and_its_plain_form_agree_in_value_gradient_and_curvature(prior, width):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3)).double()
-    posterior = lv.Posterior(model, lv.Categorical(), prior, num_data=60, weight=0.5)
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), prior, num_data=60, weight=0.5)
     x, y = toy_data(dtype=torch.float64)
     params = list(posterior.parameters())
     outcomes = []
@@ -285,4 +285,4 @@ def test_the_loss_and_its_plain_form_agree_in_value_gradient_and_curvature(prior
 
 def test_no_label_is_silently_ignored():
     with pytest.raises(ValueError, match="-100"):
-        lv.Categorical().mean_energy(torch.zeros(2, 3), torch.tensor([0, -100]))
+        lv.likelihoods.Categorical().mean_energy(torch.zeros(2, 3), torch.tensor([0, -100]))

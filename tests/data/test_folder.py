@@ -166,7 +166,7 @@ def test_a_box_becomes_the_image(root):
 def test_it_can_be_sampled_from(root):
     data = image_folder(root, augment=("crop", "flip"), **small)
     model = lv.models.CifarResNetPP(8, 2, num_classes=3)
-    posterior = lv.Posterior(model, lv.Categorical(), lv.priors.resnetpp(), num_data=len(data))
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.resnetpp(), num_data=len(data))
     options = {"steps": 3, "burn_in": 0, "thin": 1, "batch_size": 4, "progress": False}
     runs = [lv.sample(posterior, data, partial(lv.ATMC, lr=1e-3), **options) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(runs[0][-1].values(), runs[1][-1].values(), strict=True))

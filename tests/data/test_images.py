@@ -1,4 +1,4 @@
-"""Images: bytes in, normalized floats out, one example or a batch; augmentation that says what it does."""
+"""Images: bytes in, normalized floats out, one example or a batch; augmentation that message what it does."""
 
 import pickle
 import warnings

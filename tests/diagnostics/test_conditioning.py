@@ -13,7 +13,7 @@ def regression(scales, n=200, turned=False):
     x = torch.linalg.qr(torch.randn(n, len(scales), dtype=torch.float64)).Q * math.sqrt(n) * torch.tensor(scales)
     if turned:
         x = x @ torch.linalg.qr(torch.randn(len(scales), len(scales), dtype=torch.float64)).Q
-    posterior = lv.Posterior(nn.Linear(len(scales), 1, bias=False), lv.GaussianNoise(1.0), lv.Gaussian(), num_data=n)
+    posterior = lv.Posterior(nn.Linear(len(scales), 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n)
     return posterior, (x.float(), (x @ torch.ones(len(scales), 1).double()).float())
 
 
@@ -28,11 +28,11 @@ def test_the_condition_of_a_known_fisher():
 
 def test_the_right_preconditioner_makes_it_one():
     posterior, data = regression([1.0, 10.0, 3.0], turned=True)
-    for preconditioner in (lv.Fisher(damping=1e-8), lv.KFAC(damping=1e-8)):
+    for preconditioner in (lv.preconditioners.Fisher(damping=1e-8), lv.preconditioners.KFAC(damping=1e-8)):
         found = conditioning(posterior, data, preconditioner=preconditioner, damping=1e-8)
         # K-FAC averages over mini-batches of 128, the Fisher sees all 200
         assert found.preconditioned_condition == pytest.approx(
-            1, abs=1e-3 if isinstance(preconditioner, lv.Fisher) else 1
+            1, abs=1e-3 if isinstance(preconditioner, lv.preconditioners.Fisher) else 1
         )
         assert found.condition == pytest.approx(100, rel=1e-5)
     assert all(p.grad is None for p in posterior.parameters())
@@ -42,7 +42,7 @@ def test_the_right_preconditioner_makes_it_one():
 def test_rmsprop_is_its_own_diagonal():
     """P is diag((λ + √V)^{−1/2}); √V is about |g|, which the test recomputes for one update."""
     posterior, data = regression([1.0, 10.0], n=100)  # fewer than 128: the mini-batch is all data
-    found = conditioning(posterior, data, preconditioner=lv.RMSprop(alpha=0.0), updates=1)
+    found = conditioning(posterior, data, preconditioner=lv.preconditioners.RMSprop(alpha=0.0), updates=1)
     posterior.loss(*data).backward()
     g = posterior.model.weight.grad.double().abs().flatten() + 1e-5
     expected = torch.tensor([1.0, 100.0]).double() / g
@@ -52,7 +52,7 @@ def test_rmsprop_is_its_own_diagonal():
 def test_the_empirical_fisher_is_the_second_moment_of_the_gradients():
     torch.manual_seed(1)
     x, y = torch.randn(40, 3), torch.randint(2, (40,))
-    posterior = lv.Posterior(nn.Linear(3, 2), lv.Categorical(), lv.Gaussian(), num_data=40)
+    posterior = lv.Posterior(nn.Linear(3, 2), lv.likelihoods.Categorical(), lv.priors.Gaussian(), num_data=40)
     rows = []
     for i in range(40):
         posterior.zero_grad()

@@ -1,4 +1,4 @@
-"""What a run says about itself: temperatures, mixing, ArviZ, and what it leaves out."""
+"""What a run message about itself: temperatures, mixing, ArviZ, and what it leaves out."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ def gaussian(n=100):
     """A weight and a bias that are independent: U'' = n + 1 in both (inputs of mean 0 and variance 1, unit noise)."""
     x = torch.linspace(-1, 1, n)[:, None]
     x = x / x.square().mean().sqrt()
-    posterior = lv.Posterior(nn.Linear(1, 1), lv.GaussianNoise(1.0), lv.Gaussian(), num_data=n)
+    posterior = lv.Posterior(nn.Linear(1, 1), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n)
     return posterior, (x, 0.5 * x + 0.2)
 
 
@@ -140,8 +140,9 @@ def test_mixing_in_weight_space_and_in_function_space(run):
 
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):
     """The hidden units of one chain in another order: the same functions."""
+    from langevin.ensembles.run import _outputs
+
     from langevin.diagnostics.convergence import weight_convergence
-    from langevin.ensembles.diagnosed import _outputs
 
     permutation = torch.tensor([4, 2, 0, 1, 3])
     chain = list(run.chain(0))
@@ -249,4 +250,4 @@ def test_nan_is_found_without_a_check_and_never_given_out(tmp_path, monkeypatch)
         prediction = run.predict(toy_data()[0])
     assert bool(prediction.probs.isfinite().all())
     assert len(run) == 3
-    assert run.damaged
+    assert run.corrupted

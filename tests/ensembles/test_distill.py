@@ -10,12 +10,12 @@ from torch import nn
 import langevin as lv
 from langevin.core.likelihoods import Bernoulli, Categorical
 from langevin.ensembles.distill import MeanAndVariance, _divergence
-from langevin.ensembles.predict import ClassPrediction, ValuePrediction
+from langevin.ensembles.prediction import ClassPrediction, ValuePrediction
 from tests.helpers import toy_data, toy_model, toy_posterior
 
 
 class Says:
-    """A run that predicts what a function says."""
+    """A run that predicts what a function message."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -93,7 +93,7 @@ def test_two_classes_by_one_logit():
 
 
 @pytest.mark.parametrize(
-    ("student", "options", "says"),
+    ("student", "options", "message"),
     [
         (nn.Linear(4, 2), {}, r"\(n, 2\), expected \(n, 3\)"),
         (nn.Linear(4, 1), {}, "the logits of 3 classes"),
@@ -101,9 +101,9 @@ def test_two_classes_by_one_logit():
         (nn.Linear(4, 3), {"lr": -1.0}, "lr > 0"),
     ],
 )
-def test_bad_input(student, options, says):
+def test_bad_input(student, options, message):
     teacher = Says(lambda x: classes(torch.full((len(x), 3), 1 / 3)))
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         lv.distill(teacher, student, torch.randn(10, 4), **options)
 
 

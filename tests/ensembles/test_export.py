@@ -45,7 +45,7 @@ def test_the_program_needs_no_langevin(run, tmp_path):
 
 def test_regression_with_sampled_noise(tmp_path):
     x = toy_data()[0]
-    posterior = lv.Posterior(nn.Linear(4, 2), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60)
     run = draw(posterior, (x, x[:, :2]), partial(lv.SGLD, lr=1e-2))
     run.export(tmp_path / "model.pt2")
     got = torch.export.load(tmp_path / "model.pt2").module()(new_x)
@@ -112,11 +112,11 @@ def test_the_ensemble_passes_gradients_to_its_inputs(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "options", "says"),
+    ("path", "options", "message"),
     [("model.bin", {}, "model.pt2"), ("model.pt2", {"samples": 0}, "1 to 20"), ("model.pt2", {"samples": 21}, "1 to")],
 )
-def test_bad_input(run, path, options, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input(run, path, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
         run.export(tmp_path / path, **options)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.ensembles.predict import Predictor
+from langevin.ensembles.predictor import Predictor
 from tests.helpers import toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -17,7 +17,7 @@ def run():
 
 
 def outputs(run, x):
-    """What the model says with each sample, by plain loading."""
+    """What the model message with each sample, by plain loading."""
     model = toy_model()
     each = []
     for sample in run:
@@ -60,7 +60,7 @@ def test_certain_probabilities_have_no_entropy():
         def forward(self, x):
             return torch.tensor([[1e4, 0.0]]).expand(len(x), 2) + 0 * self.w
 
-    predictor = Predictor(Certain(), lv.Categorical())
+    predictor = Predictor(Certain(), lv.likelihoods.Categorical())
     prediction = predictor.predict([{"w": torch.zeros(1)}], torch.zeros(3, 1))
     assert torch.equal(prediction.entropy, torch.zeros(3))
 
@@ -69,7 +69,7 @@ def test_certain_probabilities_have_no_entropy():
 def test_regression_variance_is_noise_plus_spread(sampled):
     x, _ = toy_data()
     y = x.sum(1, keepdim=True)
-    posterior = lv.Posterior(nn.Linear(4, 1), lv.GaussianNoise(0.5, sampled=sampled), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=sampled), lv.priors.Gaussian(), num_data=60)
     run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4)
     means = torch.stack([x @ s["weight"].T + s["bias"] for s in run])
     noises = torch.stack([s["likelihood.log_std"].exp() if sampled else torch.tensor(0.5) for s in run])
@@ -84,7 +84,7 @@ def test_regression_variance_is_noise_plus_spread(sampled):
 
 def test_bernoulli_gives_two_classes():
     x, y = toy_data(classes=2)
-    posterior = lv.Posterior(nn.Linear(4, 1), lv.Bernoulli(), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(), num_data=60)
     run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-1), steps=200)
     prediction = run.predict(x)
     assert prediction.probs.shape == (60, 2)
@@ -93,7 +93,7 @@ def test_bernoulli_gives_two_classes():
 
 def test_prediction_uses_evaluation_mode_and_restores_the_mode():
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9))
-    predictor = Predictor(model, lv.Categorical()).train()
+    predictor = Predictor(model, lv.likelihoods.Categorical()).train()
     sample = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
     x = torch.randn(5, 4)
     a, b = (predictor.predict([sample], x).probs for _ in range(2))
@@ -111,7 +111,7 @@ def test_a_likelihood_that_cannot_predict_is_refused():
         def log_prob(self, output, target):
             return -(output[:, 0] - target).square()
 
-    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.priors.Gaussian(), num_data=60)
     x, _ = toy_data()
     run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20)
     assert len(run) > 0
@@ -127,7 +127,7 @@ def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
         def moments(self, output):
             return output, torch.ones_like(output)
 
-    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.priors.Gaussian(), num_data=60)
     x, _ = toy_data()
     run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20, out=tmp_path / "r")
     with pytest.raises(lv.RunError, match="not the library's own; give it"):
@@ -171,7 +171,7 @@ def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
             return output if float(output.sum()) > 0 else -output
 
     torch.manual_seed(0)
-    predictor = Predictor(Branches(4, 3), lv.Categorical())
+    predictor = Predictor(Branches(4, 3), lv.likelihoods.Categorical())
     weights = [{"weight": torch.randn(3, 4), "bias": torch.randn(3)} for _ in range(5)]
     prediction = predictor.predict(weights, torch.ones(2, 4), samples=True)
     model = Branches(4, 3)
@@ -185,8 +185,8 @@ def test_a_small_run_is_read_once_and_a_large_one_every_time(room, reads, monkey
     settings = {"steps": 6, "burn_in": 0, "thin": 1, "batch_size": 8, "progress": False}
     run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3), **settings)
     x = toy_data()[0]
-    monkeypatch.setattr("langevin.ensembles.run._KEPT", room)
-    first, seen, honest = run.predict(x), [], run._store.read_rows
-    monkeypatch.setattr(run._store, "read_rows", lambda records: seen.append(len(records)) or honest(records))
+    monkeypatch.setattr("langevin.storage.stored._CACHED", room)
+    first, seen, honest = run.predict(x), [], run.store.read_rows
+    monkeypatch.setattr(run.store, "read_rows", lambda records: seen.append(len(records)) or honest(records))
     assert torch.equal(run.predict(x).probs, first.probs)
     assert len(seen) == reads

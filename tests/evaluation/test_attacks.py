@@ -59,23 +59,23 @@ def test_a_saturated_model_still_has_a_gradient():
 
 def test_fgsm_moves_every_number_by_eps_along_the_gradient(run):
     x, y = toy_data()
-    attacked = lv.FGSM(0.1).perturb(run, x, y)
+    attacked = lv.evaluation.FGSM(0.1).perturb(run, x, y)
     torch.testing.assert_close(attacked, x + 0.1 * predictive_gradient(run, x, y).sign())
-    clipped = lv.FGSM(0.1, clip=(-0.5, 0.5)).perturb(run, x.clamp(-0.5, 0.5), y)
+    clipped = lv.evaluation.FGSM(0.1, clip=(-0.5, 0.5)).perturb(run, x.clamp(-0.5, 0.5), y)
     assert float(clipped.abs().max()) <= 0.5
 
 
 def test_pgd_stays_in_the_box_and_is_stronger_than_fgsm(run):
     x, y = toy_data()
     plain, fgsm, pgd = (
-        under_attack(run, attack, x, y) for attack in (lv.FGSM(0.0), lv.FGSM(0.5), lv.PGD(0.5, steps=10))
+        under_attack(run, attack, x, y) for attack in (lv.evaluation.FGSM(0.0), lv.evaluation.FGSM(0.5), lv.evaluation.PGD(0.5, steps=10))
     )
     assert float((pgd.x - x).abs().max()) <= 0.5 + 1e-6
     assert plain.accuracy == plain.clean_accuracy > fgsm.accuracy
     assert pgd.nll >= fgsm.nll > plain.nll
-    again = lv.PGD(0.5, steps=10).perturb(run, x, y)
+    again = lv.evaluation.PGD(0.5, steps=10).perturb(run, x, y)
     assert torch.equal(again, pgd.x)
-    single = lv.PGD(0.5, steps=1, step_size=0.5, random_start=False).perturb(run, x, y)
+    single = lv.evaluation.PGD(0.5, steps=1, step_size=0.5, random_start=False).perturb(run, x, y)
     torch.testing.assert_close(single, fgsm.x)
 
 
@@ -83,38 +83,38 @@ def test_on_a_linear_model_fgsm_is_the_worst_change_in_the_box():
     model = nn.Linear(4, 2)
     x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
     normal = (model.weight[1] - model.weight[0]).sign()
-    torch.testing.assert_close(lv.FGSM(0.3).perturb(model, x, y), x + 0.3 * normal)
+    torch.testing.assert_close(lv.evaluation.FGSM(0.3).perturb(model, x, y), x + 0.3 * normal)
 
 
 def test_detection_of_attacked_inputs_and_transfer(run):
     x, y = toy_data()
-    found = under_attack(run, lv.FGSM(0.3), x, y)
+    found = under_attack(run, lv.evaluation.FGSM(0.3), x, y)
     assert set(found.detection) == {"max probability", "entropy", "mutual information"}
-    same = under_attack(run, lv.FGSM(0.0), x, y)
+    same = under_attack(run, lv.evaluation.FGSM(0.0), x, y)
     assert same.detection["entropy"].auroc == pytest.approx(0.5)
     other = nn.Linear(4, 3)
-    transferred = under_attack(run, lv.FGSM(0.3), x, y, against=other)
-    torch.testing.assert_close(transferred.x, lv.FGSM(0.3).perturb(other, x, y))
-    single = under_attack(other, lv.FGSM(0.3), x, y)
+    transferred = under_attack(run, lv.evaluation.FGSM(0.3), x, y, baselines=other)
+    torch.testing.assert_close(transferred.x, lv.evaluation.FGSM(0.3).perturb(other, x, y))
+    single = under_attack(other, lv.evaluation.FGSM(0.3), x, y)
     assert set(single.detection) == {"max probability", "entropy"}  # one model has no mutual information
 
 
 def test_bad_input_is_refused(run):
     x, y = toy_data(n=3)
     with pytest.raises(ValueError, match="eps=-1"):
-        lv.FGSM(-1.0)
+        lv.evaluation.FGSM(-1.0)
     with pytest.raises(ValueError, match="eps=nan"):
-        lv.PGD(math.nan)
+        lv.evaluation.PGD(math.nan)
     with pytest.raises(ValueError, match="steps=0"):
-        lv.PGD(0.1, steps=0)
+        lv.evaluation.PGD(0.1, steps=0)
     with pytest.raises(ValueError, match="lowest, highest"):
-        lv.FGSM(0.1, clip=(1.0, 0.0))
+        lv.evaluation.FGSM(0.1, clip=(1.0, 0.0))
     with pytest.raises(ValueError, match=r"x.float\(\) / 255"):
-        lv.FGSM(0.1).perturb(run, x.long(), y)
+        lv.evaluation.FGSM(0.1).perturb(run, x.long(), y)
     with pytest.raises(ValueError, match="as many labels as inputs"):
-        lv.FGSM(0.1).perturb(run, x, y[:2])
+        lv.evaluation.FGSM(0.1).perturb(run, x, y[:2])
     with pytest.raises(ValueError, match="gradients through; given Tensor"):
-        lv.FGSM(0.1).perturb(torch.zeros(3, 2), x, y)
+        lv.evaluation.FGSM(0.1).perturb(torch.zeros(3, 2), x, y)
 
 
 class InDouble:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langevin.ensembles.predict import ValuePrediction
+from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation import calibration, ood, scores, selective
 
 SETTINGS = settings(max_examples=25, deadline=None)

@@ -29,7 +29,7 @@ def test_a_healthy_set_up_has_nothing_to_mend():
 def test_a_wrong_number_of_data():
     findings = examine(toy_posterior(n=600), toy_data())
     assert levels(findings)["number of data"] == "error"
-    assert any("temperature of 0.1 instead of 1. Write num_data=60" in finding.says for finding in findings)
+    assert any("temperature of 0.1 instead of 1. Write num_data=60" in finding.message for finding in findings)
 
 
 def test_a_summed_loss_is_found_and_a_mean_is_not():
@@ -44,12 +44,12 @@ def test_a_summed_loss_is_found_and_a_mean_is_not():
     assert levels(examine(toy_posterior(model), toy_data(), loss=summed))["mean or sum"] == "error"
     assert levels(examine(toy_posterior(model), toy_data(), loss=averaged))["mean or sum"] == "ok"
 
-    class Scaled(lv.Categorical):
+    class Scaled(lv.likelihoods.Categorical):
         def log_prob(self, output, target):
             return super().log_prob(output, target) * len(target)  # per example, and yet a sum in disguise
 
     for std in (1.0, 0.01):  # the energy of a strong prior, which does not double, must not hide the sum
-        posterior = lv.Posterior(model, Scaled(), lv.Gaussian(std), num_data=60)
+        posterior = lv.Posterior(model, Scaled(), lv.priors.Gaussian(std), num_data=60)
         assert levels(examine(posterior, toy_data()))["mean or sum"] == "error"
 
 
@@ -70,7 +70,7 @@ def test_layers():
 def test_frozen_parameters_are_noted():
     findings = examine(toy_posterior(sampled="2.*"), toy_data())
     assert levels(findings)["frozen parameters"] == "note"
-    assert any("25 weights are frozen" in finding.says for finding in findings)
+    assert any("25 weights are frozen" in finding.message for finding in findings)
 
 
 def test_labels_out_of_range():
@@ -80,7 +80,7 @@ def test_labels_out_of_range():
 
 def test_the_largest_curvature_is_the_largest_eigenvalue():
     x, y = toy_data()
-    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.GaussianNoise(0.5), lv.Gaussian(2.0), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(2.0), num_data=60)
     hessian = x.T @ x / 60 / 0.25 + torch.eye(4) / 4 / 60
     exact = float(torch.linalg.eigvalsh(hessian)[-1])
     assert largest_curvature(posterior, x, y[:, None].float(), iterations=200) == pytest.approx(exact, rel=1e-3)
@@ -88,12 +88,12 @@ def test_the_largest_curvature_is_the_largest_eigenvalue():
 
 @pytest.mark.parametrize("name", ["SGD", "SGLD", "SGHMC"])
 def test_the_learning_rate_is_judged_by_the_stability_limit_and_the_limit_is_real(name):
-    """Just below the limit the iterates stay, just above they blow up; and the doctor says so beforehand."""
+    """Just below the limit the iterates stay, just above they blow up; and the doctor message so beforehand."""
     x = torch.linalg.qr(torch.randn(60, 4)).Q * math.sqrt(60)
     data = x, x.sum(1, keepdim=True)
 
     def posterior():
-        return lv.Posterior(nn.Linear(4, 1, bias=False), lv.GaussianNoise(0.5), lv.Gaussian(), num_data=60)
+        return lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60)
 
     kind = getattr(lv, name)
     limit = kind([nn.Parameter(torch.zeros(1))], lr=1e-3, num_data=60).stability_limit(4 + 1 / 60)

@@ -13,7 +13,7 @@ def regression():
     """Orthogonal features: every direction has curvature 4 + 1/300 of the mean loss."""
     x = torch.linalg.qr(torch.randn(300, 20, generator=torch.Generator().manual_seed(1))).Q * math.sqrt(300)
     y = x.sum(1, keepdim=True) + 0.5 * torch.randn(300, 1, generator=torch.Generator().manual_seed(2))
-    posterior = lv.Posterior(nn.Linear(20, 1, bias=False), lv.GaussianNoise(0.5), lv.Gaussian(), num_data=300)
+    posterior = lv.Posterior(nn.Linear(20, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=300)
     return posterior, (x, y)
 
 
@@ -68,7 +68,7 @@ def test_bad_input_is_refused(sampler, options, words):
 def test_citations():
     run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGHMC, lr=1e-3), steps=5, progress=False)
     assert lv.cite(run) == lv.cite(lv.SGHMC) == lv.cite("sghmc") == lv.SGHMC.citation
-    assert all(lv.cite(name).startswith("@") for name in lv.samplers.METHODS)
+    assert all(lv.cite(name).startswith("@") for name in lv.samplers.SAMPLERS)
     with pytest.raises(ValueError, match="'hmc' is no method"):
         lv.cite("hmc")
     own = lv.sample(toy_posterior(), toy_data(), lambda p, **o: lv.SGLD(p, lr=1e-3, **o), steps=5, progress=False)

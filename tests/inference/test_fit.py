@@ -20,14 +20,14 @@ from tests.helpers import assert_same_samples, toy_data, toy_model, toy_posterio
 
 adam = partial(torch.optim.Adam, lr=1e-2)
 fit = partial(lv.fit, progress=False, optimizer=adam)
-METHODS = {
+SAMPLERS = {
     "meanfield": lv.MeanField(kl_warmup=7),
     "lowrank": lv.LowRank(rank=3),
     "swa": lv.SWA(cycle=4),
     "swag": lv.SWAG(cycle=4, rank=3, low=1e-3),
     "hwa": lv.HWA(cycle=4, rank=2, low=1e-3, family=lv.LowRank(rank=2)),
 }
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+every_method = pytest.mark.parametrize("method", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_low_rank_of_full_rank_finds_the_posterior(problem):
 def test_the_elbo_is_right_and_below_the_evidence(problem):
     q = fit_conjugate(problem, lv.MeanField(), steps=300).approximation
     exact = problem.elbo(q.mean["weight"].flatten(), q.covariance())
-    found = lv.elbo(q, problem.posterior(), (problem.x, problem.y), draws=250, batch_size=20)
+    found = lv.approximations.elbo(q, problem.posterior(), (problem.x, problem.y), draws=250, batch_size=20)
     assert abs(found.mean - exact) < 4 * found.error
     assert found.error < 0.3
     assert exact < problem.evidence() - 0.2  # mean-field can't have the correlations
@@ -103,10 +103,10 @@ def test_it_looks_like_a_run(method, tmp_path):
 def test_fits_and_runs_are_compared_on_one_page():
     x, y = toy_data()
     sampled = lv.sample(toy_posterior(), (x, y), partial(lv.SGLD, lr=1e-2), steps=60, progress=False)
-    fits = {name: fit(toy_posterior(), (x, y), method, steps=40) for name, method in METHODS.items()}
-    laplace = lv.fit(toy_posterior(), (x, y), lv.LaplaceApproximation(), progress=False)
+    fits = {name: fit(toy_posterior(), (x, y), method, steps=40) for name, method in SAMPLERS.items()}
+    laplace = lv.fit(toy_posterior(), (x, y), lv.Laplace(), progress=False)
     table = lv.compare({"SGLD": sampled, **fits, "Laplace": laplace}, (x, y), resamples=20)
-    assert set(table.scores) == {"SGLD", *METHODS, "Laplace"}
+    assert set(table.scores) == {"SGLD", *SAMPLERS, "Laplace"}
     gradient = torch.autograd.grad(sum(p.sum() for p in fits["hwa"].log_probs(x.requires_grad_(), y)), x)[0]
     assert bool(gradient.any())
 
@@ -181,13 +181,13 @@ def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
         torch.set_num_threads(1)
         from pathlib import Path
-        run(Path(sys.argv[1]), "torn", METHODS["hwa"], checkpoint_steps=7, callbacks=[kill])
+        run(Path(sys.argv[1]), "torn", SAMPLERS["hwa"], checkpoint_steps=7, callbacks=[kill])
     """
     path = os.pathsep.join(sys.path)
     done = subprocess.run([sys.executable, "-c", code, tmp_path], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -signal.SIGKILL
     resumed = lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), progress=False)
-    same(run(tmp_path, "whole", METHODS["hwa"]), resumed)
+    same(run(tmp_path, "whole", SAMPLERS["hwa"]), resumed)
 
 
 def test_a_fit_can_be_extended(tmp_path):
@@ -248,7 +248,7 @@ def test_a_model_whose_forward_is_random_is_refused(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "says"),
+    ("method", "options", "message"),
     [
         (lv.MeanField, {}, "is no method; write lv.fit"),
         (lv.MeanField(), {"draws": 0}, "at least one draw"),
@@ -273,8 +273,8 @@ def test_a_model_whose_forward_is_random_is_refused(method):
         (lv.MeanField(), {"init": {"0.weight": torch.zeros(2)}}, "init has no '0.weight'"),
     ],
 )
-def test_bad_input(method, options, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input(method, options, message):
+    with pytest.raises(ValueError, match=message):
         fit(toy_posterior(), toy_data(), method, **{"steps": 20, **options})
 
 
@@ -299,9 +299,9 @@ def test_an_unfinished_fit_is_what_its_snapshots_make(tmp_path):
 
 
 def test_pieces_of_a_batch_make_the_same_step():
-    whole, pieces = (fit(toy_posterior(), toy_data(), lv.SWA(cycle=5), steps=10, accumulate=n) for n in (1, 3))
+    whole, pieces = (fit(toy_posterior(), toy_data(), lv.SWA(cycle=5), steps=10, grad_accumulation_steps=n) for n in (1, 3))
     torch.testing.assert_close(whole[0], pieces[0], rtol=1e-4, atol=1e-5)
-    low = fit(toy_posterior(), toy_data(), lv.MeanField(), steps=10, accumulate=2, autocast=torch.bfloat16)
+    low = fit(toy_posterior(), toy_data(), lv.MeanField(), steps=10, grad_accumulation_steps=2, autocast=torch.bfloat16)
     assert all(bool(t.isfinite().all()) for t in low[0].values())
 
 
@@ -317,7 +317,7 @@ def test_a_manifest_that_describes_no_method(tmp_path):
 def test_what_can_not_be_asked_of_a_fit():
     found = fit(toy_posterior(), toy_data(), lv.SWA(cycle=2), steps=4)
     with pytest.raises(ValueError, match="no entropy"):
-        lv.elbo(found.approximation, toy_posterior(), toy_data())
+        lv.approximations.elbo(found.distribution, toy_posterior(), toy_data())
     with pytest.raises(ValueError, match="at least one"):
         found.sample(0)
     with pytest.raises(ValueError, match="at least one"):

@@ -17,7 +17,7 @@ draw = partial(lv.sample, progress=False)
 @pytest.mark.parametrize(("mode", "chains"), [("sequential", 1), ("vectorised", 8)])
 def test_the_temperature_of_a_run_is_the_one_asked(mode, chains):
     x = torch.linalg.qr(torch.randn(60, 4)).Q * math.sqrt(60)
-    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.GaussianNoise(0.5), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60)
     lr = 0.2 / (4 + 1 / 60)  # a tenth of the limit: after the step the reading would be wrong by 2/10·…
     run = draw(
         posterior,
@@ -61,7 +61,7 @@ def test_the_anchor_is_the_mean_of_the_second_half_of_burn_in(tmp_path):
         out=tmp_path / "r",
         callbacks=[lambda m: weights.append(m.weights(0)["0.weight"].clone())],
     )
-    anchor = run._store.checkpoint(0).tensors["anchor/0.weight"]
+    anchor = run.store.checkpoint(0).tensors["anchor/0.weight"]
     torch.testing.assert_close(anchor, torch.stack(weights[3:7]).mean(0))  # before steps 4 … 7
 
 

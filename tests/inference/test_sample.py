@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import langevin as lv
-from langevin.samplers import METHODS
+from langevin.samplers import SAMPLERS
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -41,17 +41,17 @@ def interrupted(step, out, *args, **options):
 
 
 @pytest.mark.parametrize("stop", [1, 7, 20, 39])
-@pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].sampler.elementwise])
+@pytest.mark.parametrize("name", [n for n in SAMPLERS if SAMPLERS[n].stackable])
 def test_stop_and_resume_is_an_undisturbed_run(name, stop, tmp_path):
     options = {
-        "sampler": partial(METHODS[name].sampler, lr=1e-3),
+        "sampler": partial(SAMPLERS[name], lr=1e-3),
         "steps": 40,
         "burn_in": 8,
         "thin": 3,
         "batch_size": 16,
         "chains": 2,
         "mode": "vectorised",
-        "schedule": None if METHODS[name].sampler.constant_rate else lv.cyclical(10),
+        "schedule": None if SAMPLERS[name].constant_rate else lv.cyclical(10),
     }
     whole = draw(toy_posterior(), toy_data(), out=tmp_path / "a", **options)
     interrupted(stop, tmp_path / "b", toy_posterior(), toy_data(), **options)
@@ -200,14 +200,14 @@ def test_a_loader_that_cannot_be_repeated_is_said_first():
 def test_gradient_accumulation_and_autocast():
     options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 10, "burn_in": 0, "thin": 1, "batch_size": 30}
     plain = draw(toy_posterior(), toy_data(), **options)
-    pieces = draw(toy_posterior(), toy_data(), accumulate=4, **options)
+    pieces = draw(toy_posterior(), toy_data(), grad_accumulation_steps=4, **options)
     rough = draw(toy_posterior(), toy_data(), autocast=torch.bfloat16, **options)
     for key, value in samples_of(plain).items():
         torch.testing.assert_close(samples_of(pieces)[key], value, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(samples_of(rough)[key], value, atol=1e-2, rtol=1e-2)
     assert not torch.equal(samples_of(rough)[0, 10], samples_of(plain)[0, 10])
-    with pytest.raises(ValueError, match="accumulate=31"):
-        draw(toy_posterior(), toy_data(), accumulate=31, **options)
+    with pytest.raises(ValueError, match="grad_accumulation_steps=31"):
+        draw(toy_posterior(), toy_data(), grad_accumulation_steps=31, **options)
 
 
 def test_a_subset_is_sampled_and_the_rest_is_stored_once(tmp_path):
@@ -215,7 +215,7 @@ def test_a_subset_is_sampled_and_the_rest_is_stored_once(tmp_path):
     posterior = toy_posterior(model, sampled=["2.*"])
     run = draw(posterior, toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, out=tmp_path / "r")
     assert set(run[0]) == {"2.weight", "2.bias"}
-    assert set(run._store.fixed()) == {"0.weight", "0.bias"}
+    assert set(run.store.fixed()) == {"0.weight", "0.bias"}
     torch.manual_seed(99)
     other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     loaded = lv.load(tmp_path / "r", other)
@@ -282,7 +282,7 @@ def test_the_mode_is_chosen_by_a_trial_and_said(capsys):
             return self.w(x) * (1.0 if float(x.sum()) > -1e9 else 2.0)  # data-dependent control flow
 
     run = lv.sample(toy_posterior(NoVmap()), toy_data(), partial(lv.SGLD, lr=1e-2), steps=6, chains=2)
-    assert run.manifest["plan"]["mode"] == "sequential"
+    assert run.manifest["settings"]["mode"] == "sequential"
     assert "2 chains, sequential (" in capsys.readouterr().err
     with pytest.raises(ValueError, match='mode="vectorised" is not possible'):
         draw(toy_posterior(NoVmap()), toy_data(), partial(lv.SGLD, lr=1e-2), steps=6, chains=2, mode="vectorised")
@@ -300,7 +300,7 @@ def test_batchnorm_is_refused_for_samplers_and_carried_by_baselines(tmp_path):
         draw(toy_posterior(with_layer(nn.BatchNorm1d(5))), data, partial(lv.SGLD, lr=1e-2), steps=5)
     options = {"sampler": partial(lv.SGD, lr=1e-1), "steps": 20, "burn_in": 0, "thin": 5, "chains": 2}
     run = draw(toy_posterior(with_layer(nn.BatchNorm1d(5))), data, out=tmp_path / "a", **options)
-    assert run.manifest["plan"]["mode"] == "sequential"
+    assert run.manifest["settings"]["mode"] == "sequential"
     assert not torch.equal(run[0]["1.running_mean"], run[-1]["1.running_mean"])
     assert lv.load(tmp_path / "a", with_layer(nn.BatchNorm1d(5))).predict(data[0]).probs.shape == (60, 3)
     interrupted(13, tmp_path / "b", toy_posterior(with_layer(nn.BatchNorm1d(5))), data, **options)
@@ -362,7 +362,7 @@ def test_divergence_stops_with_the_step_and_the_rate_and_keeps_what_was_good(tmp
 def test_a_real_divergence_is_found():
     with pytest.raises(lv.DivergenceError, match="smaller lr"):
         draw(
-            lv.Posterior(nn.Linear(4, 1), lv.GaussianNoise(0.1), lv.Gaussian(), num_data=60),
+            lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(0.1), lv.priors.Gaussian(), num_data=60),
             (toy_data()[0], torch.zeros(60, 1)),
             partial(lv.SGLD, lr=10.0),
             steps=400,
@@ -504,4 +504,4 @@ def test_a_compiled_run_is_the_same_to_rounding(chains, capsys):
     for a, b in zip(plain, compiled, strict=True):
         for name in a:
             torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)
-    assert compiled.manifest["plan"]["compile"] is True
+    assert compiled.manifest["settings"]["compile"] is True

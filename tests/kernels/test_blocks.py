@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from langevin.kernels.blocks import SIZE, Pieces
+from langevin.kernels.blocks import SIZE, Blocks
 
 
 def tensors(seed, *, dtype=torch.float32):
@@ -17,7 +17,7 @@ def test_an_update_in_pieces_is_the_update():
     changed, momenta, read = tensors(0), tensors(1), tensors(2)
     expected = [t + 2 * u * g for t, u, g in zip(changed, momenta, read, strict=True)]
     halves = [u / 2 for u in momenta]
-    pieces = Pieces()
+    pieces = Blocks()
     largest = 0
     for theta, u, g in pieces.of([changed, momenta], [read]):
         assert theta.shape == u.shape == g.shape
@@ -33,7 +33,7 @@ def test_an_update_in_pieces_is_the_update():
 
 def test_the_room_of_one_step_serves_the_next():
     changed = tensors(0)
-    pieces = Pieces()
+    pieces = Blocks()
     for step in range(3):
         before = [t.clone() for t in changed]
         for (theta,) in pieces.of([changed], []):
@@ -50,10 +50,10 @@ def scaled_sums(scale, theta, g):
     torch._foreach_add_(theta, g, alpha=scale)
 
 
-@pytest.mark.parametrize(("each", "update"), [(Pieces.each, scaled_sum), (Pieces.each_list, scaled_sums)])
+@pytest.mark.parametrize(("each", "update"), [(Blocks.each, scaled_sum), (Blocks.each_list, scaled_sums)])
 def test_each_piece_is_updated_once(each, update):
     changed, read = tensors(0), tensors(2)
     expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
-    each(Pieces(), update, [changed], [read], 2.0)
+    each(Blocks(), update, [changed], [read], 2.0)
     for ours, exact in zip(changed, expected, strict=True):
         torch.testing.assert_close(ours, exact)

@@ -36,7 +36,7 @@ COUNTS = [
     ("cnn-strided", {}, 3_490),
     # LeCun et al. (1998) with full connections in C3: 156 + 2,416 + 48,120 + 10,164 + 850; see the test of its layers.
     ("lenet", {}, 61_706),
-    # torchvision's documentation of vgg11 and vgg16 (num_params); Simonyan & Zisserman's table 2 says 133 and 138 M.
+    # torchvision's documentation of vgg11 and vgg16 (num_params); Simonyan & Zisserman's table 2 message 133 and 138 M.
     ("vgg11", IMAGENET, 132_863_336),
     ("vgg16", IMAGENET, 138_357_544),
     # Keras' documentation of VGG16 without its top, 14,714,688, and 512·10 + 10 for the head.

@@ -69,7 +69,7 @@ def test_batchnorm_gets_the_statistics_of_each_point():
     torch.manual_seed(0)
     data = toy_data()
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    posterior = lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=60)
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=60)
     found = fit(posterior, data, lv.SWA(cycle=5), optimizer=sgd, steps=20)
     picture = compute_landscape(found, posterior, data, data, resolution=2)
     assert not model[1].running_mean.any()  # the user's model is as it was

@@ -120,7 +120,7 @@ def test_images_go_from_the_surest_to_the_least_sure():
 
 
 @pytest.mark.parametrize(
-    ("draw", "says"),
+    ("draw", "message"),
     [
         (lambda: plots.reliability({}), "no curve"),
         (lambda: plots.coverage({}), "no curve"),
@@ -139,8 +139,8 @@ def test_images_go_from_the_surest_to_the_least_sure():
         (lambda: plots.ranked_images(torch.zeros(0, 4, 4), []), "at least one"),
     ],
 )
-def test_bad_input(draw, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input(draw, message):
+    with pytest.raises(ValueError, match=message):
         draw()
 
 

@@ -47,7 +47,7 @@ def step(sampler, posterior, x, y, batch=None):
 def run_and_resume(make, steps=7):
     """Weights after twice `steps` steps: undisturbed, and through a state_dict into a fresh sampler and model."""
     x, y = data()
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = make(posterior.parameters())
     sampler.bind(posterior, (x, y))
 

@@ -11,7 +11,7 @@ from tests.preconditioners.common import data, matrix, network, run_and_resume, 
 
 
 def bound(model, x, y, likelihood=None, **options):
-    posterior = lv.Posterior(model, likelihood or lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+    posterior = lv.Posterior(model, likelihood or lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = lv.BNPSGLD(posterior.parameters(), 1e-12, num_data=len(x), **options)
     sampler.bind(posterior)
     return posterior, sampler
@@ -106,7 +106,7 @@ def test_condition_number_falls_on_shifted_and_badly_scaled_inputs():
     x = torch.randn(500, 6, generator=generator, dtype=torch.float64) * scales + shifts
     y = torch.zeros(500, 1, dtype=torch.float64)
     model = nn.Linear(6, 1).double()
-    posterior, sampler = bound(model, x, y, lv.GaussianNoise(1.0).double())
+    posterior, sampler = bound(model, x, y, lv.likelihoods.Gaussian(1.0).double())
     step(sampler, posterior, x, y)
     design = torch.cat([x, torch.ones(500, 1, dtype=torch.float64)], dim=1)
     fisher = design.T @ design / 500
@@ -124,7 +124,7 @@ def test_state_dict_is_the_whole_sampler():
 
 def test_it_must_be_bound_and_names_what_it_does_not_cover():
     x, y = data()
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = lv.BNPSGLD(posterior.parameters(), 1e-2, num_data=len(x))
     with pytest.raises(ValueError, match=r"sampler.bind\(posterior\)"):
         step(sampler, posterior, x, y)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.core import random as noise
+from langevin.core import random
 from tests.preconditioners.common import data, matrix, network, run_and_resume, step
 
 
@@ -38,7 +38,7 @@ def fisher_of(sampler):
 
 def test_exact_is_the_expectation_over_classes():
     x, y = data(rows=10)
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=10)
     expected = 0
     probs = posterior.model(x).softmax(1).detach()
     for c in range(3):
@@ -52,7 +52,7 @@ def test_exact_is_the_expectation_over_classes():
 def test_exact_bernoulli():
     x, _ = data(rows=10)
     y = torch.ones(10, dtype=torch.float64)
-    posterior = lv.Posterior(network(classes=1), lv.Bernoulli(), lv.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(network(classes=1), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(1.0), num_data=10)
     p = posterior.model(x).sigmoid().detach()
     ones, zeros = gradients(posterior, x, y), gradients(posterior, x, 0 * y)
     sampler = bound(posterior, x, y)
@@ -63,7 +63,7 @@ def test_exact_bernoulli():
 
 def test_exact_gaussian_noise():
     x, _ = data(rows=10)
-    posterior = lv.Posterior(nn.Linear(4, 2).double(), lv.GaussianNoise(0.5).double(), lv.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(nn.Linear(4, 2).double(), lv.likelihoods.Gaussian(0.5).double(), lv.priors.Gaussian(1.0), num_data=10)
     y = torch.zeros(10, 2, dtype=torch.float64)
     sampler = bound(posterior, x, y)
     step(sampler, posterior, x, y)
@@ -75,7 +75,7 @@ def test_exact_gaussian_noise():
 
 def test_training_labels_and_their_covariance():
     x, y = data(rows=10)
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=10)
     rows = gradients(posterior, x, y)
     for kind, centred in (("empirical", rows), ("covariance", rows - rows.mean(0))):
         twin = copy.deepcopy(posterior)
@@ -86,7 +86,7 @@ def test_training_labels_and_their_covariance():
 
 def test_sampled_labels_average_to_the_exact_fisher():
     x, y = data(rows=10)
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=10)
     exact = bound(posterior, x, y)
     step(exact, posterior, x, y)
     expected = fisher_of(exact)
@@ -101,19 +101,19 @@ def test_sampled_labels_average_to_the_exact_fisher():
 
 def test_its_batches_are_its_own_and_a_function_of_the_step():
     x, y = data(rows=200)
-    posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.GaussianNoise(1.0).double(), lv.Gaussian(1.0), num_data=200)
+    posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=200)
     y = torch.zeros(200, 1, dtype=torch.float64)
     sampler = bound(posterior, x, y, batch_size=8, seed=5, chain=2)
     for t in range(3):
         step(sampler, posterior, x, y)
-        own = noise.random_subset(200, 8, seed=5, chain=2, step=t, stream=noise.Stream.FISHER)
-        assert not torch.equal(own, noise.random_subset(200, 8, seed=5, chain=2, step=t))
+        own = random.random_subset(200, 8, seed=5, chain=2, step=t, stream=random.Stream.FISHER)
+        assert not torch.equal(own, random.random_subset(200, 8, seed=5, chain=2, step=t))
         torch.testing.assert_close(fisher_of(sampler)[:4, :4], x[own].T @ x[own] / 8, rtol=1e-6, atol=1e-9)
 
 
 def test_noise_is_a_root_of_the_drift():
     x, y = data()
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=24)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
     sampler = bound(posterior, x, y)
     step(sampler, posterior, x, y)
     a, root = matrix(sampler, "drift"), matrix(sampler, "noise")
@@ -125,7 +125,7 @@ def test_noise_is_a_root_of_the_drift():
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
 def test_divergence_by_finite_differences(target):
     x, y = data(rows=6)
-    posterior = lv.Posterior(network(hidden=2), lv.Categorical(), lv.Gaussian(1.0), num_data=6)
+    posterior = lv.Posterior(network(hidden=2), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=6)
     sampler = bound(posterior, x, y, target=target)
     group, params = sampler.param_groups[0], sampler.param_groups[0]["params"]
     a = sampler.preconditioner
@@ -162,7 +162,7 @@ def test_state_dict_is_the_whole_sampler(options):
 
 def test_moving_average_and_interval():
     x, y = data()
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=24)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
     sampler = lv.NLD(
         posterior.parameters(), 2e-3, num_data=24, target="as-printed", kind="mc", average=0.95, interval=2, damping=0.1
     )
@@ -185,7 +185,7 @@ def test_moving_average_and_interval():
 def test_freezing_leaves_jeffreys_alone():
     x, y = data()
     for target, frozen in (("posterior", True), ("as-printed", True), ("jeffreys", False)):
-        posterior = lv.Posterior(network(hidden=2), lv.Categorical(), lv.Gaussian(1.0), num_data=24)
+        posterior = lv.Posterior(network(hidden=2), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
         sampler = bound(posterior, x, y, target=target)
         step(sampler, posterior, x, y)
         sampler.freeze()
@@ -193,7 +193,7 @@ def test_freezing_leaves_jeffreys_alone():
 
 
 def test_copies_keep_their_settings():
-    fisher = lv.Fisher("mc", damping=0.2)
+    fisher = lv.preconditioners.Fisher("mc", damping=0.2)
     for twin in (copy.deepcopy(fisher), pickle.loads(pickle.dumps(fisher))):
         assert repr(twin) == repr(fisher)
 
@@ -202,11 +202,11 @@ def test_copies_keep_their_settings():
 
 
 def test_too_many_parameters():
-    posterior = lv.Posterior(nn.Linear(1000, 10), lv.Categorical(), lv.Gaussian(1.0), num_data=5)
+    posterior = lv.Posterior(nn.Linear(1000, 10), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=5)
     sampler = lv.NLD(posterior.parameters(), 1e-2, num_data=5, target="as-printed")
     with pytest.raises(ValueError, match=r"10,010 parameters takes 0\.4 GB.*KSGLD"):
         sampler.bind(posterior, (torch.zeros(5, 1000), torch.zeros(5).long()))
-    small = lv.Posterior(nn.Linear(40, 10), lv.Categorical(), lv.Gaussian(1.0), num_data=5)
+    small = lv.Posterior(nn.Linear(40, 10), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=5)
     with pytest.raises(ValueError, match="limit is 300"):
         lv.NLD(small.parameters(), 1e-2, num_data=5).bind(small, (torch.zeros(5, 40), torch.zeros(5).long()))
 
@@ -229,7 +229,7 @@ def test_bad_settings(options, words):
 
 def test_it_needs_data_one_group_and_a_likelihood_that_it_knows():
     x, y = data()
-    posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=24)
+    posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
     with pytest.raises(ValueError, match=r"bind\(posterior, \(x, y\)\)"):
         lv.NLD(posterior.parameters(), 1e-2, num_data=24).bind(posterior)
     first, *rest = posterior.parameters()
@@ -238,7 +238,7 @@ def test_it_needs_data_one_group_and_a_likelihood_that_it_knows():
     with pytest.raises(ValueError, match="one parameter group"):
         step(sampler, posterior, x, y)
     sampled = lv.Posterior(
-        nn.Linear(4, 1).double(), lv.GaussianNoise(1.0, sampled=True).double(), lv.Gaussian(1.0), num_data=24
+        nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0, sampled=True).double(), lv.priors.Gaussian(1.0), num_data=24
     )
     sampler = bound(sampled, x, torch.zeros(24, 1))
     with pytest.raises(ValueError, match="kind='mc'"):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.preconditioners.kfac import _factorise
 from tests.preconditioners.common import data, matrix, network, run_and_resume, step
 
@@ -20,7 +20,7 @@ FACTORS = ("input_factor", "output_factor")
 
 
 def bound(model, likelihood, x, y, **options):
-    posterior = lv.Posterior(model, likelihood, lv.Gaussian(1.0), num_data=len(x))
+    posterior = lv.Posterior(model, likelihood, lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = lv.KSGLD(posterior.parameters(), 1e-12, num_data=len(x), **options)
     sampler.bind(posterior, (x, y))
     return posterior, sampler
@@ -76,8 +76,8 @@ def brute_force(model, log_prob, x, y):
 def test_factors_are_those_of_brute_force(kind, bias):
     model = network(bias=bias) if kind == "linear" else convolutions(bias)
     x, y = data() if kind == "linear" else images()
-    expected = brute_force(model, lv.Categorical().log_prob, x, y)
-    posterior, sampler = bound(model, lv.Categorical(), x, y, fisher="empirical")
+    expected = brute_force(model, lv.likelihoods.Categorical().log_prob, x, y)
+    posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, fisher="empirical")
     step(sampler, posterior, x, y)
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
     for layer, product in zip(layers, expected, strict=True):
@@ -90,12 +90,12 @@ def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone(kind)
     """The convolutions' ReLU works in place, on what K-FAC looks at."""
     make = network if kind == "linear" else convolutions
     x, y = data() if kind == "linear" else images()
-    posterior, sampler = bound(make(), lv.Categorical(), x, y, seed=4)
+    posterior, sampler = bound(make(), lv.likelihoods.Categorical(), x, y, seed=4)
     posterior.loss(x, y).backward()
     before = [p.grad.clone() for p in posterior.parameters()]
-    generator = noise.generator(seed=4, chain=0, step=0, stream=noise.Stream.LABELS)
-    labels = lv.Categorical().sample(make()(x).detach(), generator)
-    expected = brute_force(make(), lv.Categorical().log_prob, x, labels)
+    generator = random.generator(seed=4, chain=0, step=0, stream=random.Stream.LABELS)
+    labels = lv.likelihoods.Categorical().sample(make()(x).detach(), generator)
+    expected = brute_force(make(), lv.likelihoods.Categorical().log_prob, x, labels)
     torch.manual_seed(123)  # the global generator has no say
     sampler.step()
     assert all(torch.equal(p.grad, g) for p, g in zip(posterior.parameters(), before, strict=True))
@@ -110,7 +110,7 @@ def test_a_linear_layer_with_gaussian_noise_has_its_exact_block():
     x, _ = data(rows=20_000)
     y = torch.zeros(len(x), 2, dtype=torch.float64)
     model = nn.Linear(4, 2, dtype=torch.float64)
-    posterior, sampler = bound(model, lv.GaussianNoise(0.5).double(), x, y)
+    posterior, sampler = bound(model, lv.likelihoods.Gaussian(0.5).double(), x, y)
     step(sampler, posterior, x, y)
     known = sampler.state[model.weight]
     rows = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
@@ -126,7 +126,7 @@ def test_a_linear_layer_with_gaussian_noise_has_its_exact_block():
 def test_noise_covariance_is_the_matrix_of_the_drift(kind):
     model = network() if kind == "linear" else convolutions()
     x, y = data() if kind == "linear" else images()
-    posterior, sampler = bound(model, lv.Categorical(), x, y, damping=1e-2)
+    posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, damping=1e-2)
     step(sampler, posterior, x, y)
     a, root = matrix(sampler, "drift"), matrix(sampler, "noise")
     torch.testing.assert_close(root @ root.T, a, rtol=1e-8, atol=1e-10)
@@ -135,7 +135,7 @@ def test_noise_covariance_is_the_matrix_of_the_drift(kind):
 def test_drift_is_the_inverse_of_the_damped_product():
     x, y = data()
     model = nn.Sequential(nn.Linear(4, 3)).double()
-    posterior, sampler = bound(model, lv.Categorical(), x, y, damping=1e-2, prior_precision=12.0)
+    posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, damping=1e-2, prior_precision=12.0)
     step(sampler, posterior, x, y)
     a_bar, g = (sampler.state[model[0].weight][name] for name in FACTORS)
     gamma = 1e-2 + 12.0 / len(x)
@@ -150,10 +150,10 @@ def test_drift_is_the_inverse_of_the_damped_product():
 
 def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperature():
     x, y = data()
-    posterior, sampler = bound(network(), lv.Categorical(), x, y, precondition="noise", noise_power=1.0)
+    posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, precondition="noise", noise_power=1.0)
     step(sampler, posterior, x, y)
     assert torch.equal(matrix(sampler, "drift"), torch.eye(27, dtype=torch.float64))
-    both, reference = bound(network(), lv.Categorical(), x, y)
+    both, reference = bound(network(), lv.likelihoods.Categorical(), x, y)
     step(reference, both, x, y)
     torch.testing.assert_close(matrix(sampler, "noise"), matrix(reference, "drift"), rtol=1e-8, atol=1e-10)
 
@@ -172,7 +172,7 @@ def test_moving_averages_start_from_the_first_batch_and_keep_their_intervals():
     x, y = data()
     model = network()
     posterior, sampler = bound(
-        model, lv.Categorical(), x, y, fisher="empirical", average=0.75, factor_interval=2, inverse_interval=4
+        model, lv.likelihoods.Categorical(), x, y, fisher="empirical", average=0.75, factor_interval=2, inverse_interval=4
     )
     known = sampler.state[model[0].weight]
     halves = [torch.arange(12), torch.arange(12, 24)]
@@ -197,7 +197,7 @@ def test_state_dict_is_the_whole_sampler(options):
 
 def test_copies_are_unbound_and_otherwise_equal():
     x, y = data()
-    posterior, sampler = bound(network(), lv.Categorical(), x, y, damping=0.02)
+    posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, damping=0.02)
     step(sampler, posterior, x, y)
     for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
         assert repr(twin.preconditioner) == repr(sampler.preconditioner)
@@ -205,14 +205,14 @@ def test_copies_are_unbound_and_otherwise_equal():
             p.grad = torch.zeros_like(p)
         with pytest.raises(ValueError, match=r"sampler.bind\(posterior\)"):
             twin.step()
-    unbound = lv.KFAC(damping=0.3)
+    unbound = lv.preconditioners.KFAC(damping=0.3)
     for twin in (copy.deepcopy(unbound), pickle.loads(pickle.dumps(unbound))):
         assert twin.damping == 0.3
 
 
 def test_frozen_factors_stay():
     x, y = data()
-    posterior, sampler = bound(network(), lv.Categorical(), x, y, factor_interval=1, inverse_interval=1)
+    posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, factor_interval=1, inverse_interval=1)
     with pytest.raises(ValueError, match="burn_in"):
         sampler.freeze()
     step(sampler, posterior, x, y)
@@ -227,7 +227,7 @@ def test_layers_may_lie_in_several_groups(method):
     x, y = data()
     drifts = []
     for grouped in (False, True):
-        posterior = lv.Posterior(network(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+        posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
         first, last = (list(posterior.model[i].parameters()) for i in (0, 2))
         groups = [{"params": first}, {"params": last}] if grouped else [*first, *last]
         sampler = method(groups, 0.01, num_data=len(x), temperature=0.0)
@@ -236,7 +236,7 @@ def test_layers_may_lie_in_several_groups(method):
             step(sampler, posterior, x, y)
         drifts.append(torch.cat([p.detach().flatten() for p in posterior.parameters()]))
     torch.testing.assert_close(*drifts, rtol=1e-9, atol=1e-12)
-    one = lv.Posterior(nn.Linear(4, 3).double(), lv.Categorical(), lv.Gaussian(1.0), num_data=len(x))
+    one = lv.Posterior(nn.Linear(4, 3).double(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = method([{"params": [p]} for p in one.parameters()], 0.1, num_data=len(x))
     sampler.bind(one)
     with pytest.raises(ValueError, match="same parameter group"):
@@ -251,7 +251,7 @@ def test_uncovered_parameters_are_named_once_and_get_the_scalar():
     model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 3)).double()
     x, y = images()
     with pytest.warns(UserWarning, match=r"0\.weight, 0\.bias, 2\.weight, 2\.bias: these get A = 0\.25") as said:
-        posterior, sampler = bound(model, lv.Categorical(), x, y, uncovered=0.25)
+        posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, uncovered=0.25)
     assert len(said) == 1
     step(sampler, posterior, x, y)
     count = sum(p.numel() for p in list(model.parameters())[:4])
@@ -272,7 +272,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize("fisher", ["sampled", "empirical"])
 def test_a_layer_used_twice_is_refused(fisher):
     x, y = data()
-    posterior, sampler = bound(Twice().double(), lv.Categorical(), x, y, fisher=fisher)
+    posterior, sampler = bound(Twice().double(), lv.likelihoods.Categorical(), x, y, fisher=fisher)
     with pytest.raises(ValueError, match="'inner' is used twice"):
         step(sampler, posterior, x, y)
 
@@ -282,12 +282,12 @@ def test_shared_weights_are_refused():
     model[2].weight = model[0].weight
     x, y = data(features=3)
     with pytest.raises(ValueError, match=r"'0\.weight' is used by several"):
-        bound(model, lv.Categorical(), x, y)
+        bound(model, lv.likelihoods.Categorical(), x, y)
 
 
 def test_evaluation_is_not_learnt_from():
     x, y = data()
-    posterior, sampler = bound(network(), lv.Categorical(), x, y, factor_interval=1)
+    posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, factor_interval=1)
     posterior.loss(x, y).backward()
     posterior.model.eval()
     posterior.model(100 * x)
@@ -302,7 +302,7 @@ def test_evaluation_is_not_learnt_from():
 def test_accumulated_gradients_need_sampled_labels():
     x, y = data()
     for fisher in ("sampled", "empirical"):
-        posterior, sampler = bound(network(), lv.Categorical(), x, y, fisher=fisher)
+        posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, fisher=fisher)
         for half in (slice(0, 12), slice(12, 24)):
             (posterior.loss(x[half], y[half]) / 2).backward()
         if fisher == "sampled":
@@ -331,7 +331,7 @@ def test_products_are_those_of_curvlinops():
     from tests.preconditioners.reference.curvlinops_kfac import model_and_data
 
     model, x, y = model_and_data()
-    posterior, sampler = bound(model, lv.Categorical(), x, y, fisher="empirical")
+    posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, fisher="empirical")
     step(sampler, posterior, x, y)
     stored = json.loads((Path(__file__).parent / "reference" / "curvlinops.json").read_text())
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]

@@ -26,7 +26,7 @@ def test_a_move_is_drift_and_noise(name, bias, cold):
         nn.Conv2d(2, 3, 3, bias=bias), nn.GroupNorm(1, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4, bias=bias)
     ).double()
     x, y = torch.randn(24, 2, 6, 6, dtype=torch.float64), torch.randint(4, (24,))
-    posterior = lv.Posterior(model, lv.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
     sampler = SAMPLERS[name](posterior.parameters())
     sampler.bind(posterior)
     posterior.loss(x, y).backward()

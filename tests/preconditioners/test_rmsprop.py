@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.core import random as noise
+from langevin.core import random
 from tests.preconditioners.common import matrix, run_and_resume
 
 
@@ -39,7 +39,7 @@ def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperatur
     p.grad = torch.logspace(-6, 2, 6, dtype=torch.float64)
     sampler.step()
     a = 1 / (0.1 * p.grad + 0.5)
-    eta = noise.normal(6, seed=2, chain=0, step=0, dtype=torch.float64)
+    eta = random.normal(6, seed=2, chain=0, step=0, dtype=torch.float64)
     torch.testing.assert_close(p.detach(), -1e-2 * p.grad + (1e-2 / 7) ** 0.5 * a * eta, rtol=1e-12, atol=0)
     assert torch.equal(matrix(sampler, "drift"), torch.eye(6, dtype=torch.float64))
     assert sampler.stability_limit(4.0) == 0.5

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import langevin as lv
 from langevin.cli.evaluate import _names
 from langevin.cli.main import app
-from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.report.pictures import coverage_of
 from tests.helpers import store_nan, toy_data, toy_model, toy_posterior
 
@@ -32,7 +32,7 @@ def images():
 def image_posterior():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    return lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=80)
+    return lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=80)
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def image_runs():
 def judged():
     run, sgd = image_runs()
     outside = 5 * torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(2))
-    return lv.evaluate(run, images(), ood={EVIL: outside}, attack=lv.FGSM(0.1), against={"SGD": sgd}, probe=5)
+    return lv.evaluate(run, images(), ood={EVIL: outside}, attack=lv.evaluation.FGSM(0.1), baselines={"SGD": sgd}, probe=5)
 
 
 def about(report, what):
@@ -130,7 +130,7 @@ def test_one_sample_says_what_it_can():
 def test_thermostats_say_that_the_kinetic_temperature_is_by_construction():
     run = draw(toy_posterior(), toy_data(), sampler=partial(lv.SGNHT, lr=1e-2))
     (table,) = [t for t in lv.evaluate(run, toy_data(), probe=5).tables if t.title == "Temperature"]
-    assert "SGNHT's thermostat makes the kinetic one T by construction" in table.says
+    assert "SGNHT's thermostat makes the kinetic one T by construction" in table.message
     assert table.rows[-1][0] == "Kinetic, all weights"
     assert {row[0] for row in table.rows} >= {"0.weight", "2.bias"}
 
@@ -139,8 +139,8 @@ def test_sgd_is_no_sampler():
     _, sgd = image_runs()
     report = lv.evaluate(sgd, images(), probe=5)
     (verdict,) = about(report, "Temperature")
-    assert "SGD" in verdict.says
-    assert "not samples of the posterior" in verdict.says
+    assert "SGD" in verdict.message
+    assert "not samples of the posterior" in verdict.message
     assert not about(report, "Agreement of chains")
 
 
@@ -151,28 +151,28 @@ def test_samples_that_are_not_finite_are_named_first_and_left_out(tmp_path, monk
         report = lv.evaluate(lv.load(tmp_path / "run", toy_model()), toy_data(), probe=5)
     first = report.verdicts[0]
     assert first.level == "bad"
-    assert "2.bias" in first.says
-    assert "19 samples remain" in first.says
+    assert "2.bias" in first.message
+    assert "19 samples remain" in first.message
     assert report.to_dict()["numbers"]["samples"] == 19
     assert report.html().index("2.bias") < report.html().index("Calibration")
 
 
 def test_regression():
     x = toy_data()[0]
-    posterior = lv.Posterior(nn.Linear(4, 2), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60)
     run = draw(posterior, (x, x[:, :2]), chains=2)
-    report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, against={"same": run}, probe=5)
-    assert "90% intervals" in about(report, "Calibration")[0].says
+    report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, baselines={"same": run}, probe=5)
+    assert "90% intervals" in about(report, "Calibration")[0].message
     assert about(report, "Foreign inputs")[0].level == "good"
     assert about(report, "Comparison")[0].level == "unknown"
     assert report.tables[0].rows[0][0] == "Root mean square error"
     report.html()
     with pytest.raises(ValueError, match="leave out attack"):
-        lv.evaluate(run, (x, x[:, :2]), attack=lv.FGSM(0.1))
+        lv.evaluate(run, (x, x[:, :2]), attack=lv.evaluation.FGSM(0.1))
 
 
 def test_the_coverage_of_a_gaussian_is_the_one_asked():
-    from langevin.ensembles.predict import ValuePrediction
+    from langevin.ensembles.prediction import ValuePrediction
 
     n = 20_000
     prediction = ValuePrediction(torch.zeros(n), torch.full((n,), 3.0), torch.full((n,), 1.0))
@@ -185,7 +185,7 @@ def test_the_coverage_of_a_gaussian_is_the_one_asked():
 def test_labels_of_a_bernoulli_in_a_column():
     x = toy_data()[0]
     y = (x[:, :1] > 0).float()
-    posterior = lv.Posterior(nn.Linear(4, 1), lv.Bernoulli(), lv.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(), num_data=60)
     report = lv.evaluate(draw(posterior, (x, y)), (x, y), probe=5)
     assert report.tables[0].rows[0][0] == "Accuracy"
 
@@ -194,7 +194,7 @@ def test_a_distilled_network_beside_its_ensemble():
     run, _ = image_runs()
     x, y = images()
     student = lv.distill(run, image_posterior().model, x, steps=100, lr=0.05)
-    beside = lv.evaluate(run, (x, y), against={"distilled": student}, attack=lv.FGSM(0.1), probe=5)
+    beside = lv.evaluate(run, (x, y), baselines={"distilled": student}, attack=lv.evaluation.FGSM(0.1), probe=5)
     assert about(beside, "Comparison")
     alone = lv.evaluate(student, (x, y))
     assert [verdict.about for verdict in alone.verdicts] == ["Calibration", "Foreign inputs"]
@@ -220,7 +220,7 @@ class Fitted:
 def test_a_plain_network_beside_a_run():
     x, y = toy_data()
     network = toy_model()
-    report = lv.evaluate(network, (x, y), ood={"far": 9 * x}, attack=lv.FGSM(0.1), against={"again": network})
+    report = lv.evaluate(network, (x, y), ood={"far": 9 * x}, attack=lv.evaluation.FGSM(0.1), baselines={"again": network})
     assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs", "Attack", "Comparison"]
     assert report.configuration == {"Kind": "Sequential"}
     assert report.citations[0].startswith("@inproceedings{goodfellow")
@@ -236,7 +236,7 @@ def test_what_does_not_apply_to_a_fit_is_not_shown():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"ood": {"empty": torch.zeros(0, 4)}}, r"ood\['empty'\] is empty"),
         ({"ood": {"odd": 3}}, r"ood\['odd'\]"),
@@ -246,9 +246,9 @@ def test_what_does_not_apply_to_a_fit_is_not_shown():
         ({"probe": 0}, "one input or more"),
     ],
 )
-def test_bad_input(options, says):
+def test_bad_input(options, message):
     run = draw(toy_posterior(), toy_data())
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         lv.evaluate(run, options.pop("test", toy_data()), **options)
 
 
@@ -256,12 +256,12 @@ def test_runs_with_other_classes_are_not_compared():
     run = draw(toy_posterior(), toy_data())
     other = draw(toy_posterior(toy_model(classes=4)), toy_data())
     with pytest.raises(ValueError, match="'four': 4 classes"):
-        lv.evaluate(run, toy_data(), against={"four": other})
+        lv.evaluate(run, toy_data(), baselines={"four": other})
 
 
 def test_a_name_that_is_taken_is_told_apart():
     run = draw(toy_posterior(), toy_data())
-    assert lv.evaluate(run, toy_data(), against={"SGLD": run}, probe=5).title.startswith("SGLD (this run)")
+    assert lv.evaluate(run, toy_data(), baselines={"SGLD": run}, probe=5).title.startswith("SGLD (this run)")
 
 
 def test_the_command_line_judges_and_writes_pages(tmp_path):

@@ -17,7 +17,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "asked", "level", "says"),
+    ("mean", "error", "asked", "level", "message"),
     [
         (1.02, 0.03, 1.0, "good", "Samples at T = 1.02 ± 0.03: as asked (T = 1)."),
         (0.50, 0.01, 0.5, "good", "as asked (T = 0.5)"),
@@ -33,10 +33,10 @@ NAN = math.nan
         (NAN, NAN, 1.0, "unknown", "No temperature was read"),
     ],
 )
-def test_temperature(mean, error, asked, level, says):
+def test_temperature(mean, error, asked, level, message):
     verdict = verdicts.temperature(Estimate(mean, error), asked, "SGLD", True)
     assert verdict.level == level
-    assert says in verdict.says
+    assert message in verdict.message
 
 
 def test_what_has_no_temperature_is_not_judged_by_it():
@@ -44,17 +44,17 @@ def test_what_has_no_temperature_is_not_judged_by_it():
     for asked, posterior in ((1.0, False), (0.0, True)):
         verdict = verdicts.temperature(Estimate(0.3, 0.01), asked, "SGD", posterior)
         assert verdict.level == "unknown"
-        assert "not samples of the posterior" in verdict.says
+        assert "not samples of the posterior" in verdict.message
 
 
 def test_a_sampler_of_the_users_has_no_known_target_temperature():
     verdict = verdicts.temperature(Estimate(1.0, 0.01), NAN, "This sampler", True)
     assert verdict.level == "unknown"
-    assert "T = 1.00 ± 0.01; which T was asked is not known" in verdict.says
+    assert "T = 1.00 ± 0.01; which T was asked is not known" in verdict.message
 
 
 @pytest.mark.parametrize(
-    ("chains", "draws", "worst", "share", "why", "level", "says"),
+    ("chains", "draws", "worst", "share", "why", "level", "message"),
     [
         (4, 100, 1.04, 0.0, "", "good", "The 4 chains agree"),
         (4, 100, 1.06, 0.05, "", "good", "R̂ ≤ 1.05 on 95%"),
@@ -74,14 +74,14 @@ def test_a_sampler_of_the_users_has_no_known_target_temperature():
         (2, 1, NAN, NAN, "because", "unknown", "Not known: because."),
     ],
 )
-def test_agreement(chains, draws, worst, share, why, level, says):
+def test_agreement(chains, draws, worst, share, why, level, message):
     verdict = verdicts.agreement(chains, draws, worst, share, why)
     assert verdict.level == level
-    assert says in verdict.says
+    assert message in verdict.message
 
 
 @pytest.mark.parametrize(
-    ("samples", "worth", "level", "says"),
+    ("samples", "worth", "level", "message"),
     [
         (400, 120.0, "good", "400 samples are worth 120 independent ones: enough"),
         (400, 99.0, "look", "still rough"),
@@ -89,10 +89,10 @@ def test_agreement(chains, draws, worst, share, why, level, says):
         (1, NAN, "unknown", "One set of weights"),
     ],
 )
-def test_effective(samples, worth, level, says):
+def test_effective(samples, worth, level, message):
     verdict = verdicts.effective(samples, worth)
     assert verdict.level == level
-    assert says in verdict.says
+    assert message in verdict.message
 
 
 def trace(name, chain, z, stationary):
@@ -105,8 +105,8 @@ def test_drift():
     assert verdicts.settled([trace("loss", 0, 1, True), trace("loss", 1, NAN, None)]).level == "good"
     verdict = verdicts.settled([trace("loss", 0, 4, False), trace("loss", 2, -9, False), trace("loss", 3, 1, True)])
     assert verdict.level == "look"
-    assert "The loss of chain 2 still drifts, from 2 to 1, and 1 more traces" in verdict.says
-    assert "more" not in verdicts.settled([trace("loss", 0, 4, False)]).says.split("drifts")[1].split(":")[0]
+    assert "The loss of chain 2 still drifts, from 2 to 1, and 1 more traces" in verdict.message
+    assert "more" not in verdicts.settled([trace("loss", 0, 4, False)]).message.split("drifts")[1].split(":")[0]
 
 
 def test_chance_is_that_of_honest_predictions():
@@ -133,7 +133,7 @@ def test_chance_is_that_of_honest_predictions():
 
 
 @pytest.mark.parametrize(
-    ("error", "confidence", "accuracy", "level", "says"),
+    ("error", "confidence", "accuracy", "level", "message"),
     [
         (0.02, 0.9, 0.91, "good", "honest"),
         (0.008, 0.9, 0.91, "good", "honest"),
@@ -143,20 +143,20 @@ def test_chance_is_that_of_honest_predictions():
         (0.029, 0.93, 0.90, "look", "Too sure of itself"),  # the bins are excused by chance, all together are not
     ],
 )
-def test_calibration(error, confidence, accuracy, level, says):
+def test_calibration(error, confidence, accuracy, level, message):
     verdict = verdicts.calibration(error, confidence, accuracy, verdicts.Chance(0.02, 0.005, 0.01))
     assert verdict.level == level
-    assert says in verdict.says
+    assert message in verdict.message
 
 
 @pytest.mark.parametrize(
-    ("inside", "level", "says"),
+    ("inside", "level", "message"),
     [(0.91, "good", "honest"), (0.82, "look", "too sure"), (0.6, "bad", "too sure"), (1.0, "look", "too cautious")],
 )
-def test_interval_coverage(inside, level, says):
+def test_interval_coverage(inside, level, message):
     verdict = verdicts.interval_coverage(inside, 0.9, 400)
     assert verdict.level == level
-    assert says in verdict.says.lower()
+    assert message in verdict.message.lower()
 
 
 def test_few_examples_excuse_a_poor_coverage():
@@ -173,8 +173,8 @@ def test_foreign_inputs():
     }
     good, look, bad = verdicts.foreign(found)
     assert (good.level, look.level, bad.level) == ("good", "look", "bad")
-    assert "Notices a: AUROC 0.95 by entropy; finding 95 % of them takes 20% of the test inputs along." in good.says
-    assert "Does not notice c" in bad.says
+    assert "Notices a: AUROC 0.95 by entropy; finding 95 % of them takes 20% of the test inputs along." in good.message
+    assert "Does not notice c" in bad.message
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,11 @@ def test_attack(accuracy, auroc, level):
     result = Attacked(torch.zeros(1), 0.95, accuracy, 1.0, {"entropy": Detection(auroc, 0.5, 0.5)})
     verdict = verdicts.attacked("FGSM(0.1)", result)
     assert verdict.level == level
-    assert f"Under FGSM(0.1) accuracy falls from 95% to {accuracy:.0%}" in verdict.says
+    assert f"Under FGSM(0.1) accuracy falls from 95% to {accuracy:.0%}" in verdict.message
 
 
 @pytest.mark.parametrize(
-    ("interval", "level", "says"),
+    ("interval", "level", "message"),
     [
         (Interval(0.166, 0.1, 0.24), "good", "Better than SGD: NLL lower by 0.166 nats (interval 0.100 to 0.240)."),
         (Interval(-0.05, -0.08, -0.02), "bad", "Worse than SGD: NLL higher by 0.050 nats (interval 0.020 to 0.080)."),
@@ -196,16 +196,16 @@ def test_attack(accuracy, auroc, level):
         (Interval(-0.01, -0.02, 0.04), "unknown", "higher by 0.010 nats (interval −0.040 to 0.020)"),
     ],
 )
-def test_against(interval, level, says):
+def test_against(interval, level, message):
     verdict = verdicts.against("SGD", interval)
     assert verdict.level == level
-    assert says in verdict.says
+    assert message in verdict.message
 
 
 def test_damaged_samples_are_named():
-    assert verdicts.damaged([], 10) is None
-    verdict = verdicts.damaged(["the sample of chain 0 at step 90 has NaN or infinity in 0.weight"], 9)
+    assert verdicts.corrupted([], 10) is None
+    verdict = verdicts.corrupted(["the sample of chain 0 at step 90 has NaN or infinity in 0.weight"], 9)
     assert verdict.level == "bad"
-    assert "chain 0 at step 90" in verdict.says
-    assert "9 samples remain" in verdict.says
-    assert "; …" in verdicts.damaged(["a", "b", "c", "d"], 1).says
+    assert "chain 0 at step 90" in verdict.message
+    assert "9 samples remain" in verdict.message
+    assert "; …" in verdicts.corrupted(["a", "b", "c", "d"], 1).message

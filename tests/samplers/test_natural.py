@@ -35,7 +35,7 @@ def sample_curved(function, energy, *, target, lr, steps, burn_in, blocks, size=
     """Draws (time, blocks, size) of NLD with N = 1 on the energy, a function of one block."""
     model = Curved(blocks, size, function)
     outputs = model(torch.zeros(1, 1)).shape[1]
-    posterior = lv.Posterior(model, lv.GaussianNoise(1.0).double(), lv.Gaussian(1.0), num_data=1)
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=1)
     sampler = lv.NLD(posterior.parameters(), lr, num_data=1, target=target, damping=damping, seed=3)
     sampler.bind(posterior, (torch.zeros(1, 1), torch.zeros(1, outputs)))
     draws = []
@@ -224,7 +224,7 @@ def run_sngd(lr, batch_size, steps, *, damping, batches=None, burn_in=500):
     model = nn.Linear(3, 1, bias=False).double()
     with torch.no_grad():
         model.weight.copy_(optimum)
-    posterior = lv.Posterior(model, lv.Bernoulli(), lv.Gaussian(10.0), num_data=len(x))
+    posterior = lv.Posterior(model, lv.likelihoods.Bernoulli(), lv.priors.Gaussian(10.0), num_data=len(x))
     sampler = lv.SNGD(
         posterior.parameters(), lr, num_data=len(x), damping=damping, batch_size=len(x), interval=10, seed=1
     )
@@ -249,8 +249,8 @@ def directional_temperatures(draws, fisher):
 
 def test_sngd_has_the_nominal_temperature_with_its_corrections():
     lr, damping = 0.1, 0.05
-    batch_size = lv.batch_size_for(1.0, lr, 2000)
-    nominal = lv.temperature_of(lr, 2000, batch_size)
+    batch_size = lv.samplers.batch_size_for(1.0, lr, 2000)
+    nominal = lv.samplers.temperature_of(lr, 2000, batch_size)
     assert nominal == pytest.approx(1.0, rel=0.02)
     draws, fisher = run_sngd(lr, batch_size, 8_000, damping=damping)
     measured, error, values = directional_temperatures(draws, fisher)
@@ -276,27 +276,27 @@ def test_sngd_on_reshuffled_batches_is_cold():
 
     draws, fisher = run_sngd(lr, batch_size, 8_000, damping=1e-4, batches=epoch)
     measured, error, _ = directional_temperatures(draws, fisher)
-    nominal = lv.temperature_of(lr, 2000, batch_size)
+    nominal = lv.samplers.temperature_of(lr, 2000, batch_size)
     assert nominal == pytest.approx(1.0, abs=0.01)
     assert (measured + 4 * error < 0.75 * nominal).all()
 
 
 def test_sngd_temperature_and_batch_size():
-    assert lv.temperature_of(0.1, 1000, 1000) == 0
-    assert lv.batch_size_for(0.0, 0.1, 1000) == 1000
+    assert lv.samplers.temperature_of(0.1, 1000, 1000) == 0
+    assert lv.samplers.batch_size_for(0.0, 0.1, 1000) == 1000
     for batch_size in (1, 7, 10, 999):
-        assert lv.batch_size_for(lv.temperature_of(0.03, 1000, batch_size), 0.03, 1000) == batch_size
+        assert lv.samplers.batch_size_for(lv.samplers.temperature_of(0.03, 1000, batch_size), 0.03, 1000) == batch_size
     with pytest.raises(ValueError, match=r"temperatures 0\.05 … 0;.*lr=0\.002"):
-        lv.batch_size_for(1.0, 1e-4, 1001)
+        lv.samplers.batch_size_for(1.0, 1e-4, 1001)
     with pytest.raises(ValueError, match="asked for temperature=-1"):
-        lv.batch_size_for(-1.0, 1e-4, 1001)
+        lv.samplers.batch_size_for(-1.0, 1e-4, 1001)
     with pytest.raises(ValueError, match="batch_size=0"):
-        lv.temperature_of(0.1, 10, 0)
+        lv.samplers.temperature_of(0.1, 10, 0)
 
 
 def test_sngd_refuses_a_loader_a_target_and_a_temperature():
     x, y = logistic(20)
-    posterior = lv.Posterior(nn.Linear(3, 1).double(), lv.Bernoulli(), lv.Gaussian(1.0), num_data=20)
+    posterior = lv.Posterior(nn.Linear(3, 1).double(), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(1.0), num_data=20)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=5, shuffle=True)
     with pytest.raises(ValueError, match="fresh random subset"):
         lv.SNGD(posterior.parameters(), 0.1, num_data=20).bind(posterior, loader)

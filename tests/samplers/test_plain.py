@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.samplers import METHODS
+from langevin.samplers import SAMPLERS
 from tests.contract.targets import NUM_DATA, SIGMAS, Moments, limit, make
 from tests.contract.test_mechanics import ELEMENTWISE, equal, parameters, take
 
 
 @pytest.mark.parametrize("by_tensor", [False, True])
 def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
-    lr, damping = 0.2 * limit(METHODS["sghmc"], 1.0), -math.log(0.9)
+    lr, damping = 0.2 * limit(SAMPLERS["sghmc"], 1.0), -math.log(0.9)
     v = 0.5 * 2 * damping / (lr * NUM_DATA) ** 2  # half of the noise comes from the gradient
     p = nn.Parameter(torch.zeros(1024, 2, dtype=torch.float64))
     sampler = lv.SGHMC([p], lr=lr, num_data=NUM_DATA, gradient_variance=[torch.full_like(p, v)] if by_tensor else v)
@@ -34,11 +34,11 @@ def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
 
 @pytest.mark.parametrize("dtypes", [["float32"] * 4, ["float32", "float64", "float32", "float64"]])
 @pytest.mark.parametrize("bounds", [[4], [2, 4], [1, 4]])
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if METHODS[n].target != "none"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target != "none"])
 def test_every_weight_has_noise_of_its_own(name, bounds, dtypes):
     params = [nn.Parameter(torch.zeros(5, dtype=getattr(torch, d))) for d in dtypes]
     groups = [{"params": params[a:b]} for a, b in itertools.pairwise([0, *bounds])]
-    sampler = make(METHODS[name], groups, lr=0.01)
+    sampler = make(SAMPLERS[name], groups, lr=0.01)
     for p in params:
         p.grad = torch.zeros_like(p)
     sampler.step()
@@ -51,8 +51,8 @@ def test_every_weight_has_noise_of_its_own(name, bounds, dtypes):
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_grouping_changes_nothing(name):
     together, apart = parameters(), parameters()
-    one = make(METHODS[name], together, lr=0.01)
-    grouped = make(METHODS[name], [{"params": apart[:1]}, {"params": apart[1:]}], lr=0.01)
+    one = make(SAMPLERS[name], together, lr=0.01)
+    grouped = make(SAMPLERS[name], [{"params": apart[:1]}, {"params": apart[1:]}], lr=0.01)
     assert equal(take(one, together, 3), take(grouped, apart, 3))
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.core import random as noise
-from langevin.samplers import METHODS
+from langevin.core import random
+from langevin.samplers import SAMPLERS
 
 torch.set_num_threads(1)
 OUTPUTS = 40
@@ -45,8 +45,8 @@ def test_stationary_law_once_frozen(name, temperature):
     with torch.no_grad():
         model.weight.copy_(mean[:2].T)
         model.bias.copy_(mean[2])
-    posterior = lv.Posterior(model, lv.GaussianNoise(1.0).double(), lv.Gaussian(1.0), num_data=100)
-    sampler = METHODS[name].sampler(
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=100)
+    sampler = SAMPLERS[name](
         posterior.parameters(), num_data=100, temperature=temperature, seed=4, **SETTINGS[name]
     )
     sampler.bind(posterior, (x, y))
@@ -78,7 +78,7 @@ def test_a_step_is_the_equation_to_the_letter():
         sampler.step()
         v = 0.9 * v + 0.1 * g * g
         a = 1 / (0.1 + v.sqrt())
-        eta = noise.normal(2, seed=6, chain=2, step=t, dtype=torch.float64)
+        eta = random.normal(2, seed=6, chain=2, step=t, dtype=torch.float64)
         theta = theta - 0.01 * a * g + (2 * 0.01 * 0.7 / 50 * a).sqrt() * eta
         torch.testing.assert_close(p.detach(), theta, rtol=1e-12, atol=1e-14)
 
@@ -133,12 +133,12 @@ def test_resume_from_disk_is_exact(name, options, freeze, tmp_path):
     x, y = torch.randn(40, 3, generator=generator), torch.randint(2, (40,), generator=generator)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    posterior = lv.Posterior(model, lv.Categorical(), lv.Gaussian(1.0), num_data=40)
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=40)
     run = partial(
         lv.sample,
         posterior,
         (x, y),
-        partial(METHODS[name].sampler, **options),
+        partial(SAMPLERS[name], **options),
         batch_size=10,
         burn_in=6,
         freeze=freeze,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.samplers.thermostat import Step, fused
 
 torch.set_num_threads(1)
@@ -52,7 +52,7 @@ def test_update_is_the_dimensional_dynamics(method, thermostat, h0):
     state = sampler.state[theta]
     state["momentum"], state["thermostat"] = torch.full_like(theta, 0.8), torch.full_like(theta, thermostat)
     theta.grad = torch.full_like(theta, 0.02)
-    eta = float(noise.normal(1, seed=5, chain=0, step=0, dtype=torch.float64))
+    eta = float(random.normal(1, seed=5, chain=0, step=0, dtype=torch.float64))
     sampler.step()
 
     m, c = (h0 / lr) ** 2, c_step / h0
@@ -152,7 +152,7 @@ def stationary_variance(sampler, theta, curvature):
 
     at_rest = one_step(0.0, 0.0)
     matrix = torch.stack([one_step(1.0, 0.0) - at_rest, one_step(0.0, 1.0) - at_rest], dim=1)
-    eta = noise.normal(1, seed=sampler.param_groups[0]["seed"], chain=0, step=0, dtype=torch.float64)
+    eta = random.normal(1, seed=sampler.param_groups[0]["seed"], chain=0, step=0, dtype=torch.float64)
     amplitude = at_rest / eta
     lyapunov = torch.eye(4, dtype=torch.float64) - torch.kron(matrix, matrix)
     return float(torch.linalg.solve(lyapunov, torch.outer(amplitude, amplitude).flatten())[0])
@@ -253,7 +253,7 @@ def test_float32_agrees_with_float64_at_every_thermostat(method, integrator):
         theta = weights(len(xi), dtype)
         sampler = method([theta], 0.1, num_data=N, max_speed=None, integrator=integrator, seed=0)
         sampler.state[theta].update(momentum=torch.full_like(theta, 0.5), thermostat=xi.to(dtype))
-        eta = noise.normal(len(xi), seed=0, chain=0, step=0).to(dtype)
+        eta = random.normal(len(xi), seed=0, chain=0, step=0).to(dtype)
         with torch.no_grad():
             sampler.update(sampler.param_groups[0], [theta], [torch.full_like(theta, 1e-3)], lambda eta=eta: [eta])
         moves.append(theta.detach().double())

@@ -13,29 +13,29 @@ from scipy import stats
 from torch import nn
 
 import langevin as lv
-from langevin.samplers import METHODS
+from langevin.samplers import SAMPLERS
 from tests.contract.targets import limit
 
 SIMULATIONS, KEPT, FEATURES, NUM_DATA = 100, 9, 3, 40
 
 
 def ranks(name):
-    method = METHODS[name]
+    method = SAMPLERS[name]
     generator = torch.Generator().manual_seed(8)
     x = torch.randn(NUM_DATA, FEATURES, generator=generator)
     curvature = float(torch.linalg.eigvalsh(x.T @ x / NUM_DATA)[-1]) + 1 / NUM_DATA
     lr = (0.05 if method.order == 1 else 0.2) * limit(method, curvature, num_data=NUM_DATA)
-    settles = "thermostat_rate" in inspect.signature(method.sampler).parameters
+    settles = "thermostat_rate" in inspect.signature(method).parameters
     options = {"thermostat_rate": 1e-2} if settles else {}
     found = []
     for simulation in range(SIMULATIONS):
         theta = torch.randn(FEATURES, generator=generator)
         y = x @ theta[:, None] + torch.randn(NUM_DATA, 1, generator=generator)
-        posterior = lv.Posterior(nn.Linear(FEATURES, 1, bias=False), lv.GaussianNoise(1.0), lv.Gaussian(), NUM_DATA)
+        posterior = lv.Posterior(nn.Linear(FEATURES, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), NUM_DATA)
         run = lv.sample(
             posterior,
             (x, y),
-            partial(method.sampler, lr=lr, **options),
+            partial(method, lr=lr, **options),
             batch_size=NUM_DATA,
             steps=200 + KEPT * 30,
             burn_in=200,
@@ -50,7 +50,7 @@ def ranks(name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.target == "posterior"])
+@pytest.mark.parametrize("name", [name for name, method in SAMPLERS.items() if method.target == "posterior"])
 def test_ranks_are_uniform(name):
     found = ranks(name)
     for coordinate in range(FEATURES):

@@ -30,7 +30,7 @@ def test_a_million_steps_of_four_vectorised_chains(tmp_path, record_property):
     x = torch.randn(40, 3, generator=generator)
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]]) + 0.5 * torch.randn(40, 1, generator=generator)
     model = nn.Linear(3, 1, bias=False)
-    posterior = lv.Posterior(model, lv.GaussianNoise(0.5), lv.Gaussian(1.0), num_data=40)
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(1.0), num_data=40)
     precision = x.T @ x / 0.25 + torch.eye(3)
     covariance = torch.linalg.inv(precision.double())
     mean = (covariance @ (x.T @ y / 0.25).double()).flatten()

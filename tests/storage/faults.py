@@ -9,8 +9,7 @@ from functools import partial
 import torch
 
 import langevin as lv
-from langevin.storage import directory as store
-from langevin.storage import files as disk
+from langevin.storage import files
 from tests.helpers import toy_data, toy_posterior
 
 server = multiprocessing.get_context("fork")  # everything is imported already
@@ -23,16 +22,16 @@ def sampler(posterior=None, data=None, **options):
     return partial(lv.sample, posterior or toy_posterior(), data or toy_data(), partial(lv.SGHMC, lr=1e-3), **options)
 
 
-def whole(mode):
-    """The undisturbed run."""
+def uninterrupted(mode):
+    """The run that nothing happens to."""
     return sampler(mode=mode, progress=False, **OPTIONS)()
 
 
-def watched(path, mode, kept, phase, resumed):
-    """Sample, or go on, slowly; `kept` and `phase` tell the parent how many samples are safe and what is going on."""
+def watched(path, mode, saved, phase, resumed):
+    """Sample or resume, slowly; `saved` and `phase` tell the parent how many samples are saved and what is going on."""
     _quiet()
     torch.set_num_threads(1)
-    write = disk.write
+    write = files.write
 
     def slowly(file, data):
         before = phase.value
@@ -43,16 +42,16 @@ def watched(path, mode, kept, phase, resumed):
         write(file, data)
         phase.value = before
 
-    def tell(moment):
+    def tell(info):
         phase.value = PHASES.index("step")
-        kept.value = moment.kept
+        saved.value = info.saved
         time.sleep(0.001)
 
     def slow_disk(descriptor, fsync=os.fsync):
         time.sleep(0.002)
         fsync(descriptor)
 
-    store._write, os.fsync = slowly, slow_disk
+    files.write, os.fsync = slowly, slow_disk
     options = {"callbacks": [tell], "progress": False, "checkpoint_steps": 5, "mode": mode}
     if resumed:
         del options["mode"]
@@ -62,7 +61,7 @@ def watched(path, mode, kept, phase, resumed):
 
 
 def child(path, function, *args, **options):
-    """Run a function in a process of its own; its exit code, and what it said of errors."""
+    """Run a function in a process of its own; its exit code, and its error as text."""
     process = server.Process(target=_told, args=(path, function, args, options))
     process.start()
     process.join(60)
@@ -92,7 +91,7 @@ def self_killing(path, call, name):
             os.kill(os.getpid(), 9)
         return genuine(*args, **options)
 
-    setattr(disk.os, name, deadly)
+    setattr(files.os, name, deadly)
     sampler(out=path, progress=False, checkpoint_steps=5, mode="sequential", **OPTIONS)()
 
 

@@ -1,4 +1,4 @@
-"""Nothing that was kept is lost, and nothing half-done is kept."""
+"""Saved samples are never lost, and a step that was not completed leaves no trace."""
 
 import itertools
 import math
@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import langevin as lv
 from langevin.core.batches import as_batches
-from langevin.inference import settings as plan
-from langevin.storage import directory as store_module
-from langevin.storage import files as disk
-from langevin.storage.directory import Checkpoint, DirectoryStore
+from langevin.inference import settings
+from langevin.storage import files
+from langevin.storage.base import Checkpoint
+from langevin.storage.directory import DirectoryStore
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -77,7 +77,7 @@ def test_a_signal_within_a_step_waits_for_its_end(tmp_path):
             burn_in=0,
             thin=1,
             out=tmp_path / "r",
-            callbacks=[lambda m: finished.append(m.step)],
+            callbacks=[lambda info: finished.append(info.step)],
         )
     assert finished[-1] == 7
     assert DirectoryStore.open(tmp_path / "r").checkpoint_steps() == {0: 7}
@@ -109,9 +109,9 @@ def test_an_error_within_a_step_does_not_become_a_checkpoint(tmp_path):
 
 
 def test_a_weight_that_is_not_finite_never_enters_a_checkpoint(tmp_path):
-    def explode(moment):
-        if moment.step == 12:
-            moment.sampler.param_groups[0]["params"][0].data.fill_(math.inf)
+    def explode(info):
+        if info.step == 12:
+            info.sampler.param_groups[0]["params"][0].data.fill_(math.inf)
             raise KeyboardInterrupt  # the loop saves on its way out
 
     with pytest.raises((KeyboardInterrupt, lv.DivergenceError)):
@@ -124,7 +124,7 @@ def test_a_weight_that_is_not_finite_never_enters_a_checkpoint(tmp_path):
             callbacks=[explode],
             checkpoint_steps=5,
         )
-    assert all(bool(t.isfinite().all()) for t in DirectoryStore.open(tmp_path / "r").checkpoint(0).tensors.values())
+    assert all(bool(t.isfinite().all()) for t in DirectoryStore.open(tmp_path / "r").checkpoints([0])[0].tensors.values())
 
 
 def test_a_sample_that_is_not_finite_is_refused(tmp_path):
@@ -140,18 +140,18 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     def crash(_):
         raise Crash
 
-    monkeypatch.setattr(disk.os, "fsync", crash)  # the data are written, nothing is renamed yet
+    monkeypatch.setattr(files.os, "fsync", crash)  # the data are written, nothing is renamed yet
     with pytest.raises(Crash):
         store.write_checkpoint({0: Checkpoint(9, {"w": torch.ones(3)}, {})})
     monkeypatch.undo()
     assert DirectoryStore.open(tmp_path / "s").checkpoint_steps() == {0: 5}
 
 
-def test_checkpoints_come_by_the_clock(monkeypatch):
+def test_checkpoints_are_due_by_the_clock(monkeypatch):
     now = itertools.count()
-    monkeypatch.setattr(plan.time, "monotonic", lambda: float(next(now)))
-    cadence = plan.Cadence(None, 5.0, last=0.0)
-    assert [cadence.due(step) for step in range(1, 13)].count(True) == 2
+    monkeypatch.setattr(settings.time, "monotonic", lambda: float(next(now)))
+    interval = settings.CheckpointInterval(None, 5.0, last=0.0)
+    assert [interval.is_due(step) for step in range(1, 13)].count(True) == 2
 
 
 def test_resume_takes_frozen_weights_from_the_run(tmp_path):
@@ -165,7 +165,7 @@ def test_resume_takes_frozen_weights_from_the_run(tmp_path):
     )
 
 
-def test_a_waiting_sample_is_a_copy(tmp_path):
+def test_a_buffered_sample_is_a_copy(tmp_path):
     store = store_at(tmp_path / "s")
     live = torch.zeros(3)
     for step in (1, 2):
@@ -176,7 +176,7 @@ def test_a_waiting_sample_is_a_copy(tmp_path):
     assert [float(store.read(record)["w"][0]) for record in store.records()] == [1.0, 2.0]
 
 
-def test_a_sample_on_the_disk_is_not_written_again(tmp_path):
+def test_a_sample_on_disk_is_not_written_again(tmp_path):
     path = tmp_path / "s"
     store_at(path)
     for steps in ((1, 2, 3), (2, 3, 4)):  # the second time as after a resume from step 1
@@ -188,32 +188,32 @@ def test_a_sample_on_the_disk_is_not_written_again(tmp_path):
     assert sum(len(load_file(f)["w"]) for f in path.rglob("chain-*/*.safetensors")) == 4
 
 
-@pytest.mark.parametrize(("burn_in", "kept"), [(20, [24, 32, 40]), (0, [8, 16, 24, 32, 40]), (None, [16, 24, 32, 40])])
-def test_the_ends_of_cycles_are_kept_whatever_the_burn_in(burn_in, kept):
+@pytest.mark.parametrize(("burn_in", "saved"), [(20, [24, 32, 40]), (0, [8, 16, 24, 32, 40]), (None, [16, 24, 32, 40])])
+def test_the_ends_of_cycles_are_saved_whatever_the_burn_in(burn_in, saved):
     run = draw(
         toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=40, burn_in=burn_in, schedule=lv.cyclical(8)
     )
-    assert run.steps == kept
+    assert run.steps == saved
     lowest = 1e-2 * 0.5 * (1 + math.cos(math.pi * 7 / 8))
-    assert run.trace("lr")[0] == pytest.approx([lowest] * len(kept))
+    assert run.trace("lr")[0] == pytest.approx([lowest] * len(saved))
 
 
 def test_keep_last_survives_a_resume_from_an_earlier_checkpoint(tmp_path, monkeypatch):
     options = {"steps": 20, "burn_in": 0, "thin": 1, "keep_last": 3, "checkpoint_steps": 5}
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options)
-    write = store_module._write
+    write = files.write
 
     def fail_once(path, data):
-        if path.parent.name == "checkpoints" and DirectoryStore.open(tmp_path / "r").kept() and len(seen) == 1:
+        if path.parent.name == "checkpoints" and DirectoryStore.open(tmp_path / "r").saved() and len(seen) == 1:
             raise lv.RunError("no checkpoint this time")
         if path.parent.name.startswith("chain"):
             seen.append(path)
         write(path, data)
 
     seen = []
-    monkeypatch.setattr(store_module, "_write", lambda path, data: fail_once(path, data) if made else write(path, data))
+    monkeypatch.setattr(files, "write", lambda path, data: fail_once(path, data) if made else write(path, data))
     made = []
-    options["callbacks"] = [lambda moment: made.append(1)]
+    options["callbacks"] = [lambda info: made.append(1)]
     with pytest.raises(lv.RunError, match="this time"):
         draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), out=tmp_path / "r", **options)
     monkeypatch.undo()
@@ -224,10 +224,10 @@ def test_keep_last_survives_a_resume_from_an_earlier_checkpoint(tmp_path, monkey
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
-def test_samples_whose_writing_fails_come_again(tmp_path, monkeypatch, error):
+def test_samples_that_could_not_be_written_are_drawn_again(tmp_path, monkeypatch, error):
     options = {"steps": 20, "burn_in": 0, "thin": 1, "checkpoint_steps": 5}
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options)
-    write = store_module._write
+    write = files.write
     count = itertools.count()
 
     def fail(path, data):
@@ -235,18 +235,34 @@ def test_samples_whose_writing_fails_come_again(tmp_path, monkeypatch, error):
             raise error
         write(path, data)
 
-    monkeypatch.setattr(store_module, "_write", fail)
+    monkeypatch.setattr(files, "write", fail)
     with pytest.raises(error):
         draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), out=tmp_path / "r", **options)
     monkeypatch.undo()
     assert_same_samples(whole, resume(tmp_path / "r", toy_posterior(), toy_data()))
 
 
+class Stateful(lr_scheduler.ConstantLR):
+    """A schedule whose state is not serializable."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "lock": object()}
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_state_that_is_not_serializable_is_refused_before_the_start(tmp_path, where):
+    options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 10, "out": tmp_path / "r" if where == "disk" else None}
+    with pytest.raises(lv.RunError, match="of its schedule .* is not serializable: Object of type object"):
+        draw(toy_posterior(), toy_data(), schedule=Stateful, **options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_start_that_fails_leaves_no_run(tmp_path, monkeypatch):
     options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 10, "out": tmp_path / "r"}
-    monkeypatch.setattr(store_module, "encode", lambda *_: {"state": object()})
-    with pytest.raises(lv.RunError, match="can't be written down"):
+    monkeypatch.setattr(files, "encode", lambda *_: {"state": object()} if (tmp_path / "r").exists() else {})
+    with pytest.raises(lv.RunError, match="is not serializable: Object of type object"):
         draw(toy_posterior(), toy_data(), **options)
+    assert not (tmp_path / "r" / "manifest.json").exists()
     monkeypatch.undo()
     assert len(draw(toy_posterior(), toy_data(), **options)) > 0
 
@@ -262,7 +278,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     [
         ({"posterior": toy_posterior(weight=0.5)}, "weight 1.0; given 0.5"),
         (
-            {"posterior": lv.Posterior(toy_model(), lv.Categorical(), lv.Gaussian(0.01), num_data=60)},
+            {"posterior": lv.Posterior(toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(0.01), num_data=60)},
             r"prior Gaussian\(std=1.0\)",
         ),
         ({"sampler": partial(lv.SGHMC, lr=1e-2)}, "A run keeps its sampler"),
@@ -277,7 +293,7 @@ def test_resume_refuses_another_posterior_or_sampler(tmp_path, options, words):
 
 
 @pytest.mark.filterwarnings("ignore:Layer")
-def test_a_baseline_with_dropout_repeats_itself():
+def test_a_baseline_with_dropout_is_reproducible():
     def net():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
@@ -307,7 +323,7 @@ def test_loaders_whose_order_is_not_known_are_not_called_exact(loader):
     assert not as_batches(loader(data), None, 0, torch.device("cpu")).exact_resume
 
 
-def test_buffers_that_move_unseen_are_refused():
+def test_buffers_that_change_with_every_pass_are_refused():
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3))
     with pytest.raises(ValueError, match="change with every pass"):
@@ -321,17 +337,17 @@ def test_a_schedule_that_ends_too_early_is_refused(tmp_path):
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, schedule=schedule, out=tmp_path / "r")
     with pytest.raises(ValueError, match="ends after 20 steps"):
         resume(tmp_path / "r", toy_posterior(), toy_data(), steps=30)
-    assert lv.load(tmp_path / "r", toy_model()).manifest["plan"]["steps"] == 20
+    assert lv.load(tmp_path / "r", toy_model()).manifest["settings"]["steps"] == 20
 
 
 def test_a_start_at_a_state_dict_takes_frozen_weights_too():
     other = {name: torch.full_like(t, 0.25) for name, t in toy_model().state_dict().items()}
     run = draw(toy_posterior(sampled="2.*"), toy_data(), partial(lv.SGLD, lr=1e-2), steps=5, init=other)
-    assert torch.equal(run._store.fixed()["0.weight"], other["0.weight"])
+    assert torch.equal(run.store.fixed()["0.weight"], other["0.weight"])
 
 
 def test_callbacks_get_weights_of_their_own():
-    kept = []
+    seen = []
     run = draw(
         toy_posterior(),
         toy_data(),
@@ -339,9 +355,9 @@ def test_callbacks_get_weights_of_their_own():
         steps=4,
         burn_in=0,
         thin=1,
-        callbacks=[lambda moment: kept.append(moment.weights(0)["0.weight"])],
+        callbacks=[lambda info: seen.append(info.weights(0)["0.weight"])],
     )
-    assert all(torch.equal(weights, sample["0.weight"]) for weights, sample in zip(kept, run, strict=True))
+    assert all(torch.equal(weights, sample["0.weight"]) for weights, sample in zip(seen, run, strict=True))
 
 
 def test_find_map_checks_the_number_of_data():
@@ -351,19 +367,19 @@ def test_find_map_checks_the_number_of_data():
 
 def test_regression_under_autocast_is_computed_in_full_precision():
     output, target = torch.zeros(3, 1, dtype=torch.bfloat16), torch.full((3, 1), 1.001)
-    assert lv.GaussianNoise(1.0).log_prob(output, target).dtype == torch.float32
+    assert lv.likelihoods.Gaussian(1.0).log_prob(output, target).dtype == torch.float32
 
 
 @pytest.mark.parametrize(
     ("x", "words"), [([], "takes inputs"), (torch.zeros(0, 4), "is empty"), ("abc", "takes inputs")]
 )
-def test_inputs_that_cannot_be_predicted_for_are_refused(x, words):
+def test_invalid_inputs_of_predict_are_refused(x, words):
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=5)
     with pytest.raises(ValueError, match=words):
         run.predict(x)
 
 
-def test_an_interrupted_run_holds_no_sample_of_one_chain_alone_after_resume(tmp_path, monkeypatch):
+def test_a_stop_between_the_samples_of_two_chains_is_repaired_by_resume(tmp_path, monkeypatch):
     options = {"steps": 12, "burn_in": 0, "thin": 2, "chains": 2, "mode": "vectorised"}
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options)
     add, count = DirectoryStore.add, itertools.count()
@@ -382,8 +398,15 @@ def test_an_interrupted_run_holds_no_sample_of_one_chain_alone_after_resume(tmp_
     assert_same_samples(whole, again)
 
 
-def test_a_preconditioner_is_known_from_the_run(tmp_path):
-    sampler = partial(lv.KSGLD, lr=1e-3, preconditioner=lv.KFAC(damping=0.1))
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        partial(lv.SGLD, lr=1e-3, preconditioner=lv.preconditioners.KFAC(damping=0.1)),
+        partial(lv.KSGLD, lr=1e-3, damping=0.1),
+    ],
+    ids=["an object", "options"],
+)
+def test_a_preconditioner_is_read_from_the_manifest(tmp_path, sampler):
     options = {"steps": 20, "burn_in": 5, "thin": 5, "checkpoint_steps": 5}
     whole = draw(toy_posterior(), toy_data(), sampler, **options)
     draw(toy_posterior(), toy_data(), sampler, out=tmp_path / "r", **{**options, "steps": 15})

@@ -21,7 +21,7 @@ from langevin.storage import files as disk
 from langevin.storage import manifest as manifests
 from langevin.storage import status
 from langevin.storage.directory import DirectoryStore
-from langevin.storage.verify import accept_manifest, set_aside, verify
+from langevin.storage.verify import accept_manifest, quarantine, verify
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -72,7 +72,7 @@ def test_one_flipped_bit_is_found_refused_and_set_aside(path):
     with pytest.raises(lv.RunError, match=rf"{file.name} is damaged: .*checksum differs.*verify .* --set-aside"):
         run.predict(toy_data()[0])
     report = verify(path)
-    assert report.damaged == [file]
+    assert report.corrupted == [file]
     assert report.samples == 17
     said = CliRunner().invoke(app, ["verify", str(path), "--set-aside"])
     assert said.exit_code == 1
@@ -129,7 +129,7 @@ def test_other_files_are_checked_before_they_are_used(path, name):
 def test_a_manifest_edited_by_hand_is_refused_until_somebody_answers_for_it(path):
     file = path / "manifest.json"
     saved = json.loads(file.read_text())
-    saved["plan"]["thin"] = 2
+    saved["settings"]["thin"] = 2
     file.write_text(json.dumps(saved))
     for use in (lambda: lv.load(path, toy_model()), lambda: resume(path, toy_posterior(), toy_data())):
         with pytest.raises(lv.RunError, match="was changed after langevin wrote it.*--accept-manifest"):
@@ -147,7 +147,7 @@ def test_a_manifest_can_be_written_in_another_layout(path):
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
 def test_a_file_that_the_system_does_not_give_is_not_taken_for_one_that_is_not_there(path, monkeypatch, number):
-    """safetensors says "no such file" of each of these."""
+    """safetensors message "no such file" of each of these."""
 
     def refuse(file, *mode):
         if "chain-0001" in str(file):
@@ -161,7 +161,7 @@ def test_a_file_that_the_system_does_not_give_is_not_taken_for_one_that_is_not_t
 
 def test_samples_that_were_set_aside_are_not_there_but_the_run_goes_on(path):
     shards(path)[0].write_bytes(b"")
-    set_aside(path, verify(path))
+    quarantine(path, verify(path))
     with pytest.warns(UserWarning, match="missing"):
         more = resume(path, toy_posterior(), toy_data(), steps=60)
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGHMC, lr=1e-3), **{**OPTIONS, "steps": 60})
@@ -251,7 +251,7 @@ def test_damaged_bytes_are_never_believed(original, tmp_path, data):
         with only_our_own_errors():
             for record in (run := lv.load(path, toy_model()))._records:
                 with only_our_own_errors():
-                    sample = run._store.read(record)
+                    sample = run.store.read(record)
                     flat = torch.cat([t.flatten().double() for t in sample.values()])
                     assert torch.equal(flat, whole[record.chain, record.step])
     use(path)

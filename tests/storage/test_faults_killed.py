@@ -1,4 +1,4 @@
-"""`kill -9`: the run goes on as if nothing had happened, and no sample that was reported as kept is lost."""
+"""`kill -9`: the run resumes bit for bit, and no sample that was reported as saved is lost."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, 
 from tests.storage import faults
 
 
-def kept_in(path):
+def saved_in(path):
     """The samples of a run that was killed, perhaps before it was one."""
     return samples_of(lv.load(path, toy_model())) if (path / "manifest.json").exists() else {}
 
@@ -35,13 +35,13 @@ def path(tmp_path):
 @pytest.mark.parametrize("times", [5, pytest.param(15, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(path, mode, times, record_property):
     """`kill -9` at a random moment, again and again"""
-    undisturbed = faults.whole(mode)
+    uninterrupted = faults.uninterrupted(mode)
     chance, phases = random.Random(f"{mode} {times}"), []
     before = {}
     while len(phases) < times:
-        kept, phase = faults.server.Value("i", 0), faults.server.Value("i", 0)
+        saved, phase = faults.server.Value("i", 0), faults.server.Value("i", 0)
         resumed = (path / "manifest.json").exists()
-        process = faults.server.Process(target=faults.watched, args=(path, mode, kept, phase, resumed))
+        process = faults.server.Process(target=faults.watched, args=(path, mode, saved, phase, resumed))
         process.start()
         while process.is_alive() and phase.value == 0:  # it starts
             process.join(0.001)
@@ -52,12 +52,12 @@ def test_killed_at_random_moments(path, mode, times, record_property):
             break
         assert process.exitcode == -9
         phases.append(faults.PHASES[phase.value])
-        after = kept_in(path)
-        assert len(after) >= kept.value  # whatever was reported as kept is there
+        after = saved_in(path)
+        assert len(after) >= saved.value  # whatever was reported as saved is there
         assert all(torch.equal(value, after[key]) for key, value in before.items())  # and stays as it was
         before = after
     again = lv.resume(path, toy_posterior(), toy_data(), progress=False)
-    assert_same_samples(undisturbed, again)
+    assert_same_samples(uninterrupted, again)
     record_property("faults", len(phases))
     record_property("during", " ".join(phases))
 
@@ -70,15 +70,15 @@ def test_killed_at_random_moments(path, mode, times, record_property):
 )
 def test_killed_inside_the_writing_of_a_file(path, call, name, record_property):
     """`kill -9` between the system calls that write a file"""
-    undisturbed = faults.whole("sequential")
+    uninterrupted = faults.uninterrupted("sequential")
     process = faults.server.Process(target=faults.self_killing, args=(path, call, name))
     process.start()
     process.join()
     assert process.exitcode == -9
-    before = kept_in(path)
+    before = saved_in(path)
     if not (path / "manifest.json").exists():
         faults.sampler(out=path, progress=False, mode="sequential", **faults.OPTIONS)()
     again = lv.resume(path, toy_posterior(), toy_data(), progress=False)
-    assert_same_samples(undisturbed, again)
+    assert_same_samples(uninterrupted, again)
     assert all(torch.equal(value, samples_of(again)[key]) for key, value in before.items())
     record_property("faults", 1)

@@ -123,7 +123,7 @@ def test_reading_while_another_writes_gives_a_consistent_beginning(tmp_path):
     while process.is_alive():
         if (path / "manifest.json").exists():
             store = DirectoryStore.open(path)
-            assert store.damaged == {}
+            assert store.corrupted == {}
             assert store.missing == []
             for chain in range(2):
                 records = store.records(chain)
@@ -131,7 +131,7 @@ def test_reading_while_another_writes_gives_a_consistent_beginning(tmp_path):
                 for record in records[-1:]:
                     flat = torch.cat([t.flatten().double() for t in store.read(record).values()])
                     assert torch.equal(flat, whole[chain, record.step])
-            lengths.add(store.kept())
+            lengths.add(store.saved())
         process.join(0.005)
     assert process.exitcode == 0
     assert len(lengths) > 5  # it was looked at in many states
@@ -150,5 +150,5 @@ def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
         return index
 
     monkeypatch.setattr(shards, "_look", hasty)
-    assert DirectoryStore.open(run.path).kept() == len(run)
+    assert DirectoryStore.open(run.path).saved() == len(run)
     assert len(looks) == 2

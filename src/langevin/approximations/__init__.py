@@ -1,1 +1,8 @@
-"""Distributions that are fitted instead of sampled: what they are, without the loop that fits them."""
+"""Distributions that are fitted instead of sampled: what they are, without the loop. Importing one here registers it."""
+
+from langevin.approximations.averaging import HWA, SWA, SWAG
+from langevin.approximations.base import APPROXIMATIONS, Approximation
+from langevin.approximations.laplace import Laplace
+from langevin.approximations.variational import Family, LowRank, MeanField, elbo
+
+__all__ = ["APPROXIMATIONS", "HWA", "SWA", "SWAG", "Approximation", "Family", "Laplace", "LowRank", "MeanField", "elbo"]

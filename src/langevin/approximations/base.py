@@ -1,192 +1,39 @@
-"""Distributions over the weights of a model that can be drawn from, and the methods that fit them.
+"""What an approximation is: what is minimized, where from, and the distribution that the iterates on the way make.
 
-A method says what is to be minimized, where from, and what distribution the iterates on the way (snapshots) make. `fit`
-does the rest, in the loop that samplers run in.
+`lv.fit` does the rest, in the loop that samplers run in. One is registered by `@APPROXIMATIONS.register` on its class and
+one import in `approximations/__init__.py`: `lv.NAME`, the command line, the citation and resuming follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from langevin.core import random as noise
+from langevin.approximations.distributions import WeightDistribution, Weights
+from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
+from langevin.core.registry import Registry
 
-Weights = Mapping[str, Tensor]
+APPROXIMATIONS: Registry[type[Approximation]] = Registry("approximation")
 
 
+@dataclass(frozen=True)
 class Approximation(ABC):
-    """A distribution over weights; `mean` maps their names to tensors."""
-
-    mean: dict[str, Tensor]
-    is_point: bool = False  # all draws are equal
-
-    @abstractmethod
-    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """Weights that are a pure function of the distribution, the seed and the number of the draw."""
-
-    @abstractmethod
-    def entropy(self) -> Tensor:
-        """−E[log q], in nats."""
-
-    @abstractmethod
-    def covariance(self) -> Tensor:
-        """The full matrix, all weights in one vector in the order of `mean`; for small models."""
-
-    def count(self) -> int:
-        """How many weights there are."""
-        return sum(m.numel() for m in self.mean.values())
-
-    def _normals(self, count: int, seed: int, number: int) -> Tensor:
-        like = next(iter(self.mean.values()))
-        return noise.normal(
-            count, seed=seed, chain=0, step=number, stream=noise.Stream.DRAWS, dtype=like.dtype, device=like.device
-        )
-
-
-@dataclass(frozen=True)
-class LowRankGaussian(Approximation):
-    """N(mean, diag(variance) + F Fᵀ): `factors` has the rows of F for each weight, (…, rank), or is empty."""
-
-    mean: dict[str, Tensor]
-    variance: dict[str, Tensor]
-    factors: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def rank(self) -> int:
-        """The number of columns of F."""
-        return next(iter(self.factors.values())).shape[-1] if self.factors else 0
-
-    @property
-    def is_point(self) -> bool:  # type: ignore[override]
-        """Whether there is nothing random."""
-        return self.rank == 0 and not any(bool(v.any()) for v in self.variance.values())
-
-    @torch.no_grad()
-    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """mean + √variance ⊙ z₁ + F z₂."""
-        count = self.count()
-        z = self._normals(count + self.rank, seed, number)
-        z1 = split_like(z[:count], self.mean)
-        moved = self.center(z[count:])
-        return {name: moved[name] + self.variance[name].sqrt() * z1[i] for i, name in enumerate(self.mean)}
-
-    def center(self, z2: Tensor) -> dict[str, Tensor]:
-        """mean + F z₂, where independent noise of the given variances is still to be added."""
-        return {name: m + self.factors[name] @ z2 if self.factors else m for name, m in self.mean.items()}
-
-    def marginal_variance(self, name: str) -> Tensor:
-        """The variance of each weight by itself."""
-        own = self.variance[name]
-        return own + self.factors[name].square().sum(-1) if self.factors else own
-
-    def entropy(self) -> Tensor:
-        """½ (d (1 + log 2π) + Σ log variance + log det(I + Fᵀ diag(variance)⁻¹ F))."""
-        count = self.count()
-        log_det = torch.stack([v.log().sum() for v in self.variance.values()]).sum()
-        if self.factors:
-            rows = {name: factor.reshape(-1, self.rank) for name, factor in self.factors.items()}
-            inner = torch.stack([f.T @ (f / self.variance[name].reshape(-1, 1)) for name, f in rows.items()]).sum(0)
-            log_det = log_det + torch.logdet(torch.eye(self.rank).to(inner) + inner)
-        return 0.5 * (count * (1 + math.log(2 * math.pi)) + log_det)
-
-    def covariance(self) -> Tensor:
-        """diag(variance) + F Fᵀ."""
-        diagonal = torch.cat([v.flatten() for v in self.variance.values()]).diag()
-        if not self.factors:
-            return diagonal
-        rows = torch.cat([self.factors[name].reshape(-1, self.rank) for name in self.variance])
-        return diagonal + rows @ rows.T
-
-
-class FullGaussian(Approximation):
-    """N(mean, (L Lᵀ)⁻¹) over all weights in one vector."""
-
-    def __init__(self, mean: dict[str, Tensor], root: Tensor) -> None:
-        self.mean, self.root = mean, root
-
-    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """mean + L⁻ᵀ z."""
-        z = self._normals(len(self.root), seed, number)
-        flat = torch.linalg.solve_triangular(self.root.mT, z[:, None], upper=True)[:, 0]
-        moved = dict(zip(self.mean, split_like(flat, self.mean), strict=True))
-        return {name: m + moved[name] for name, m in self.mean.items()}
-
-    def entropy(self) -> Tensor:
-        """½ d (1 + log 2π) − Σ log Lᵢᵢ."""
-        return 0.5 * len(self.root) * (1 + math.log(2 * math.pi)) - self.root.diagonal().log().sum()
-
-    def covariance(self) -> Tensor:
-        """(L Lᵀ)⁻¹."""
-        return torch.cholesky_inverse(self.root)
-
-
-class KroneckerGaussian(Approximation):
-    """By layers: W = Ŵ + V_G (Z ⊙ scales) V_Aᵀ diag(prior root), W with the bias as its last column if it has one.
-
-    Weights that belong to no layer are independent, of the given variances.
-    """
-
-    def __init__(
-        self, mean: dict[str, Tensor], variance: dict[str, Tensor], blocks: dict[str, tuple[Tensor, ...]]
-    ) -> None:
-        self.mean, self.variance, self.blocks = mean, variance, blocks
-
-    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """mean + what the map makes of standard normal numbers."""
-        z = self._normals(self.count(), seed, number)
-        moved = self._map(z)
-        return {name: m + moved[name] for name, m in self.mean.items()}
-
-    def entropy(self) -> Tensor:
-        """½ d (1 + log 2π) + log |det of the map|."""
-        count = self.count()
-        logs = [0.5 * v.log().sum() for v in self.variance.values()]
-        logs += [s.log().sum() + len(s) * p.log().sum() for _, s, _, p in self.blocks.values()]
-        return 0.5 * count * (1 + math.log(2 * math.pi)) + torch.stack(logs).sum()
-
-    def covariance(self) -> Tensor:
-        """M Mᵀ of the map M."""
-        count = self.count()
-        like = next(iter(self.mean.values()))
-        columns = [self._map(e) for e in torch.eye(count).to(like)]
-        matrix = torch.stack([torch.cat([column[name].flatten() for name in self.mean]) for column in columns])
-        return matrix.T @ matrix
-
-    def _map(self, z: Tensor) -> dict[str, Tensor]:
-        pieces = dict(zip(self.mean, split_like(z, self.mean), strict=True))
-        moved = {name: v.sqrt() * pieces[name] for name, v in self.variance.items()}
-        for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
-            weight, bias = (f"{layer}.{kind}" if layer else kind for kind in ("weight", "bias"))
-            taken = pieces[weight].flatten(1)
-            with_bias = scales.shape[1] > taken.shape[1]
-            block = torch.cat([taken, pieces[bias][:, None]], dim=1) if with_bias else taken
-            block = output_vectors @ (block * scales) @ input_vectors.T * prior_root
-            moved[weight] = block[:, : taken.shape[1]].reshape(self.mean[weight].shape)
-            if with_bias:
-                moved[bias] = block[:, -1]
-        return moved
-
-
-@dataclass(frozen=True)
-class Method(ABC):
-    """A way to fit a distribution; its fields are its settings, made of what JSON has, or other methods."""
+    """A distribution to fit; its fields are its settings, JSON-serializable, or other approximations."""
 
     citation: ClassVar[str]  # BibTeX
     tolerates_batchnorm: ClassVar[bool] = False
 
     @abstractmethod
-    def objective(self, posterior: Posterior) -> Posterior:
+    def objective(self, posterior: Posterior) -> Objective:
         """What is minimized; the posterior may be changed, it is a copy."""
 
-    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
         """The parameters of the objective that go with these weights."""
         return dict(weights)
 
@@ -203,7 +50,7 @@ class Method(ABC):
         """Raise if the method can't work on this posterior with so many snapshots."""
 
     @abstractmethod
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> Approximation:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
         """The distribution over the weights of these names that the snapshots make."""
 
     def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
@@ -213,14 +60,8 @@ class Method(ABC):
     def recipe(self) -> dict[str, Any]:
         """How the method stands in a manifest."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        written = {name: v.recipe() if isinstance(v, Method) else v for name, v in settings.items()}
+        written = {name: v.recipe() if isinstance(v, Approximation) else v for name, v in settings.items()}
         return {"name": type(self).__name__, "options": written}
-
-
-def split_like(flat: Tensor, tensors: Weights) -> list[Tensor]:
-    """A vector cut into the shapes of these tensors."""
-    pieces = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
-    return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors.values(), strict=True)]
 
 
 def count_weights(posterior: Posterior) -> int:
@@ -228,7 +69,7 @@ def count_weights(posterior: Posterior) -> int:
     return sum(p.numel() for p in posterior.trainable_parameters().values())
 
 
-def check_rank(method: Method, rank: int, dimension: int) -> None:
+def check_rank(method: Approximation, rank: int, dimension: int) -> None:
     """Refuse a rank that is no rank of a covariance of that dimension."""
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= dimension:
         raise ValueError(

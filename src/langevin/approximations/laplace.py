@@ -23,19 +23,19 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from langevin.approximations.base import (
-    Approximation,
+from langevin.approximations.base import APPROXIMATIONS, Approximation, count_weights
+from langevin.approximations.distributions import (
     FullGaussian,
     KroneckerGaussian,
     LowRankGaussian,
-    Method,
+    WeightDistribution,
     Weights,
-    count_weights,
     split_like,
 )
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.batches import Batches, batch_size_of, call
 from langevin.core.likelihoods import sampled_labels
+from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
 from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix
@@ -46,11 +46,12 @@ Batch = tuple[Any, Any]
 Pieces = Callable[[], Iterator[Batch]]  # all data once, as often as it is called
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
-class LaplaceApproximation(Method):
+class Laplace(Approximation):
     """N(mode, (N·F + prior precision)⁻¹) (MacKay 1992; by layers: Ritter, Botev & Barber 2018). For Gaussian priors.
 
-    `fit(posterior, data, LaplaceApproximation(), init=mode)` takes no steps: without `init` it searches the mode by
+    `fit(posterior, data, Laplace(), init=mode)` takes no steps: without `init` it searches the mode by
     LBFGS, as `lv.find_map` does. What F is taken of must be a mode, or nearly: elsewhere the curvature says little.
 
     Args:
@@ -72,23 +73,23 @@ class LaplaceApproximation(Method):
     def __post_init__(self) -> None:
         if self.structure not in _STRUCTURES or self.fisher not in ("exact", "mc", "empirical"):
             raise ValueError(
-                f"LaplaceApproximation({self.structure!r}, fisher={self.fisher!r}): the structure is one of "
+                f"Laplace({self.structure!r}, fisher={self.fisher!r}): the structure is one of "
                 f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical".'
             )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise ValueError(f"LaplaceApproximation(temperature={self.temperature}): must be positive; 1 is Bayes.")
+            raise ValueError(f"Laplace(temperature={self.temperature}): must be positive; 1 is Bayes.")
 
-    def objective(self, posterior: Posterior) -> Posterior:
+    def objective(self, posterior: Posterior) -> Objective:
         """The posterior's own loss, whose minimum is the mode."""
         return posterior
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
         """Gaussian priors, and a matrix that fits."""
-        for name, (_, _, prior) in zip(posterior.trainable_parameters(), posterior._terms, strict=True):
+        for name, prior in posterior.priors().items():
             if type(prior) is not Gaussian:
                 raise ValueError(
                     f"The Laplace approximation takes the curvature of the log-prior, which is constant for Gaussian "
-                    f"priors only; {name!r} has {prior!r}. Use lv.Gaussian(std), or lv.MeanField()."
+                    f"priors only; {name!r} has {prior!r}. Use lv.priors.Gaussian(std), or lv.MeanField()."
                 )
         if self.structure == "full" and count_weights(posterior) > self.max_parameters:
             raise ValueError(
@@ -102,12 +103,12 @@ class LaplaceApproximation(Method):
         device = next(posterior.parameters()).device
 
         def pieces() -> Iterator[Batch]:
-            return (tree_map(lambda t: t.to(device), piece) for piece in batches.whole(batch_size))
+            return (tree_map(lambda t: t.to(device), piece) for piece in batches.full_pass(batch_size))
 
         mean = {f"mean/{name}": p.detach().clone() for name, p in posterior.trainable_parameters().items()}
         return mean | _STRUCTURES[self.structure](self, posterior, pieces)
 
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> Approximation:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
         """q, from what was stored."""
         last = snapshots[-1]
         mean = {name: last[f"mean/{name}"] for name in names}
@@ -127,8 +128,7 @@ class LaplaceApproximation(Method):
 
 def _precisions(posterior: Posterior) -> dict[str, float]:
     """The prior's precision of each parameter; `check` has seen that they are Gaussian."""
-    priors = zip(posterior.trainable_parameters(), posterior._terms, strict=True)
-    return {name: float(prior.std**-2) for name, (_, _, prior) in priors}  # type: ignore[attr-defined]
+    return {name: float(prior.std**-2) for name, prior in posterior.priors().items()}  # type: ignore[attr-defined]
 
 
 def _shares(posterior: Posterior, pieces: Pieces) -> Iterator[tuple[int, float, Batch]]:
@@ -137,13 +137,11 @@ def _shares(posterior: Posterior, pieces: Pieces) -> Iterator[tuple[int, float, 
         yield number, posterior.weight * batch_size_of(piece[1]), piece
 
 
-def _diagonal(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+def _diagonal(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
     return _variances(method, posterior, pieces, list(posterior.trainable_parameters()))
 
 
-def _variances(
-    method: LaplaceApproximation, posterior: Posterior, pieces: Pieces, names: list[str]
-) -> dict[str, Tensor]:
+def _variances(method: Laplace, posterior: Posterior, pieces: Pieces, names: list[str]) -> dict[str, Tensor]:
     """T/(N Fᵢᵢ + P) of the parameters of these names."""
     params = {name: p for name, p in posterior.trainable_parameters().items() if name in names}
     curvature = sum(
@@ -156,7 +154,7 @@ def _variances(
     return {f"variance/{name}": method.temperature / (c + prior[name]) for name, c in own}
 
 
-def _full(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+def _full(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
     params = posterior.trainable_parameters()
     curvature = sum(
         share * fisher_matrix(posterior, list(params.values()), piece, method.fisher, number).double()
@@ -168,7 +166,7 @@ def _full(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) ->
     return {"precision_root": torch.linalg.cholesky(precision).to(next(iter(params.values())).dtype)}
 
 
-def _kfac(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+def _kfac(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
     params = posterior.trainable_parameters()
     with warnings.catch_warnings():  # of parameters that have no layer: they get their diagonal here
         warnings.simplefilter("ignore")
@@ -201,7 +199,7 @@ def _kfac(method: LaplaceApproximation, posterior: Posterior, pieces: Pieces) ->
 
 
 def _factors(
-    method: LaplaceApproximation, posterior: Posterior, layers: list[Layer], piece: Batch, number: int
+    method: Laplace, posterior: Posterior, layers: list[Layer], piece: Batch, number: int
 ) -> dict[Layer, tuple[Tensor, Tensor]]:
     """Sums over the examples of a piece of Σ_positions a aᵀ and of mean_positions Σ_k δ_k δ_kᵀ.
 
@@ -235,9 +233,7 @@ def _factors(
     return sums
 
 
-def _columns(
-    method: LaplaceApproximation, posterior: Posterior, output: Tensor, y: Any, number: int
-) -> Iterator[Tensor]:
+def _columns(method: Laplace, posterior: Posterior, output: Tensor, y: Any, number: int) -> Iterator[Tensor]:
     """Vectors over the outputs whose outer products, summed, are the output's Fisher (or its estimate)."""
     likelihood: Any = posterior.likelihood
     if method.fisher == "exact":
@@ -248,7 +244,7 @@ def _columns(
         yield from (roots[:, :, k].reshape(output.shape) for k in range(roots.shape[2]))
         return
     if method.fisher == "mc":
-        generator = noise.generator(seed=0, chain=0, step=number, stream=noise.Stream.LABELS, device=output.device)
+        generator = random.generator(seed=0, chain=0, step=number, stream=random.Stream.LABELS, device=output.device)
         y = sampled_labels(likelihood, output.detach(), generator)
     at = output.detach().requires_grad_()
     yield torch.autograd.grad(-likelihood.log_prob(at, y).sum(), at)[0]

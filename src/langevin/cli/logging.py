@@ -9,10 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
+from langevin.cli.options import choice
+from langevin.cli.tables import say
 from langevin.core.posterior import Posterior
-from langevin.recipes import held_out
 
-Log = Annotated[str | None, typer.Option(help='"tensorboard": write loss, temperature, … to OUT/tensorboard.')]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        callback=choice("--log", ["tensorboard"]), help='"tensorboard": write loss, temperature, … to OUT/tensorboard.'
+    ),
+]
 Validation = Annotated[
     str | None,
     typer.Option(help="Held-out data for --log, by name or module:function; by default the test part of named data."),
@@ -26,19 +32,23 @@ def logging(
     out: Path,
     recipe: dict[str, Any],
     validation: str | None,
-    begun: bool = False,
 ) -> Iterator[list[Any]]:
-    """The callbacks that --log asks for; the samples of a run that has begun count as well."""
+    """The callbacks that --log asks for; the samples of a run that exists already count as well."""
     if log is None:
+        if validation is not None:
+            raise ValueError("--validation is for --log; write --log tensorboard too.")
         yield []
         return
-    if log != "tensorboard":
-        raise ValueError(f"--log {log}: choose tensorboard.")
-    from langevin.ensembles.run import load
+    from langevin.cli.recipes import held_out
+    from langevin.ensembles.run import Run
+    from langevin.inference.distributed import is_main_process
     from langevin.integrations.tensorboard import TensorBoard
+    from langevin.load import load
+    from langevin.storage import manifest as manifests
 
-    started = load(out, posterior.model, posterior.likelihood) if begun else None
-    data = held_out(recipe, validation)
-    with TensorBoard(posterior, out / "tensorboard", validation=data, begun=started) as callback:
-        typer.echo(f"Look on with: tensorboard --logdir {out / 'tensorboard'}", err=True)
+    existing = load(out, posterior.model, posterior.likelihood) if manifests.exists(out) else None
+    begun = existing if isinstance(existing, Run) else None
+    with TensorBoard(posterior, out / "tensorboard", validation=held_out(recipe, validation), begun=begun) as callback:
+        if is_main_process():
+            say(f"View with: tensorboard --logdir {out / 'tensorboard'}", err=True)
         yield [callback]

@@ -27,7 +27,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from langevin.core import random as noise
+from langevin.core import random as rng
 
 Batch = tuple[Any, Any]
 _TARGET_NAMES = ("y", "label", "labels", "target", "targets")
@@ -74,7 +74,7 @@ class Batches(ABC):
         x, y = tree_map(lambda t: t[rows], batch)
         return (x, y), share
 
-    def whole(self, size: int) -> Iterator[Batch]:
+    def full_pass(self, size: int) -> Iterator[Batch]:
         """All data once, in pieces of up to `size`."""
         raise ValueError("A full pass needs tensors or a map-style data set, not a DataLoader; pass loader.dataset.")
 
@@ -135,7 +135,7 @@ class TensorBatches(Batches):
             )
         return {"num_data": self.num_data, "sha256": digest.hexdigest()}
 
-    def whole(self, size: int) -> Iterator[Batch]:
+    def full_pass(self, size: int) -> Iterator[Batch]:
         """Slices."""
         assert self.num_data is not None
         for start in range(0, self.num_data, size):
@@ -143,7 +143,7 @@ class TensorBatches(Batches):
 
     def _indices(self, chain: int, step: int) -> Tensor:
         assert self.num_data is not None
-        return noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 
     def take(self, indices: Tensor) -> Batch:
         """These examples."""
@@ -170,11 +170,11 @@ class DatasetBatches(Batches):
         """Only the examples of that part are loaded; their random transforms are drawn for each part apart."""
         assert self.num_data is not None
         seed_everything(self.seed, chain, step, part)
-        indices = noise.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        indices = rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
         rows, share = _rows(len(indices), part, parts)
         return self.take(indices[rows]), share
 
-    def whole(self, size: int) -> Iterator[Batch]:
+    def full_pass(self, size: int) -> Iterator[Batch]:
         """One index after another."""
         assert self.num_data is not None
         for indices in torch.split(torch.arange(self.num_data), size):
@@ -231,7 +231,7 @@ class LoaderBatches(Batches):
         for _ in range(2):
             if self._iterator is None:
                 if self.loader.generator is not None:
-                    self.loader.generator.manual_seed(noise.integer(seed=self.seed, chain=chain, step=step))
+                    self.loader.generator.manual_seed(rng.integer(seed=self.seed, chain=chain, step=step))
                 self._iterator, self._epoch_start = iter(self.loader), step
             try:
                 return split_batch(next(self._iterator))
@@ -317,7 +317,7 @@ def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
 
 def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
     """Seed the global generators of torch, Python and numpy for one step (of one part of its batch)."""
-    number = noise.integer(seed=seed, chain=chain, step=step, block=part)
+    number = rng.integer(seed=seed, chain=chain, step=step, block=part)
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002  (the global generator is what transforms of others use)
@@ -332,3 +332,22 @@ def _known_order(loader: DataLoader[Any]) -> bool:
     if type(sampler) is RandomSampler:
         return sampler.generator is None or sampler.generator is loader.generator
     return type(sampler) is SequentialSampler
+
+
+def describe_inputs(x: Any) -> Any:
+    """Type and shape of one input, JSON-serializable; tuples and dicts of tensors keep their form."""
+    if isinstance(x, Tensor):
+        return {"tensor": [str(x.dtype).removeprefix("torch."), *x.shape[1:]]}
+    if isinstance(x, Mapping):
+        return {"named": {name: describe_inputs(value) for name, value in x.items()}}
+    return [describe_inputs(value) for value in x]
+
+
+def example_inputs(described: Any, count: int = 2) -> Any:
+    """Zeros of that type and shape, `count` of them."""
+    if isinstance(described, list):
+        return tuple(example_inputs(value, count) for value in described)
+    if "named" in described:
+        return {name: example_inputs(value, count) for name, value in described["named"].items()}
+    dtype, *shape = described["tensor"]
+    return torch.zeros(count, *shape, dtype=getattr(torch, dtype))

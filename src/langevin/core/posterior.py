@@ -21,25 +21,27 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from langevin.core import sharding
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Categorical, Likelihood
+from langevin.core.objective import Objective
 from langevin.core.parameters import check_precision, public_name
-from langevin.core.priors import Gaussian, PerParameter, Prior, with_gaussian_energy
+from langevin.core.priors import Gaussian, PerParameter, Prior, default, with_gaussian_energy
 
 
 class IncompatibleLayer(NamedTuple):
-    """A layer whose training-mode output is no function of the weights and one example."""
+    """A batch-dependent or stochastic layer: its training-mode output is no function of the weights and one example."""
 
     kind: str  # "batchnorm" or "dropout"
-    layer: str
-    instead: str
+    name: str
+    alternative: str
 
 
-class Posterior(nn.Module):
+class Posterior(Objective):
     """p(θ | data) ∝ p(θ) Πᵢ p(yᵢ | xᵢ, θ)^weight.
 
     Args:
         model: any module; only its parameters that require a gradient are sampled.
-        likelihood: `Categorical()`, `Bernoulli()`, `GaussianNoise(std)` or any object with `log_prob(output, target)`.
-        prior: an object with `log_prob(parameter)`, or a mapping from name patterns to such objects.
+        likelihood: `lv.likelihoods.Categorical()`, `Bernoulli()`, `Gaussian(std)` or any object with `log_prob(output, target)`.
+        prior: an object with `log_prob(parameter)`, or a mapping from name patterns to such objects; by default
+            `lv.priors.default(model)`, Gaussians scaled by fan-in.
         num_data: the number of training examples N. It has no default: a wrong N is a wrong temperature.
         weight: multiplies the log-likelihood; 1 is Bayes.
         sampled: name patterns of the parameters to sample, such as `"head.*"`; the others are frozen
@@ -49,7 +51,7 @@ class Posterior(nn.Module):
     Names are the model's own ("0.weight"); parameters of the likelihood are called "likelihood.…".
 
     >>> import langevin as lv
-    >>> posterior = lv.Posterior(nn.Linear(4, 3), lv.Categorical(), lv.Gaussian(std=1.0), num_data=100)
+    >>> posterior = lv.Posterior(nn.Linear(4, 3), lv.likelihoods.Categorical(), num_data=100)
     >>> posterior.loss(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)).shape
     torch.Size([])
     """
@@ -58,22 +60,25 @@ class Posterior(nn.Module):
         self,
         model: nn.Module,
         likelihood: Likelihood,
-        prior: Prior | PerParameter | Mapping[str, Prior],
-        num_data: int,
+        prior: Prior | PerParameter | Mapping[str, Prior] | None = None,
         *,
+        num_data: int,
         weight: float = 1.0,
         sampled: str | Sequence[str] | None = None,
         allow: Collection[str] = (),
     ) -> None:
         super().__init__()
         if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"{likelihood!r} has no log_prob(output, target). Write lv.Categorical(), for example.")
+            raise ValueError(
+                f"{likelihood!r} has no log_prob(output, target). Write lv.likelihoods.Categorical(), for example."
+            )
         if not weight > 0:
             raise ValueError(f"The weight of the likelihood must be positive; given weight={weight}.")
         if unknown := set(allow) - {"batchnorm", "dropout"}:
             raise ValueError(f'allow={sorted(unknown)}: can be "batchnorm" and "dropout".')
         self.model = model
         self.likelihood = likelihood
+        prior = default(model) if prior is None else prior
         self.prior = PerParameter(prior) if isinstance(prior, Mapping) else prior
         self.num_data = checked_num_data(num_data)
         self.weight = weight
@@ -133,9 +138,6 @@ class Posterior(nn.Module):
             energy = with_gaussian_energy(energy, constant, 1 / (std**2 * self.num_data), params)
         return energy
 
-    def set_step(self, step: int) -> None:
-        """The loop says before each step which one it is; nothing here depends on it."""
-
     @property
     def stochastic_forward(self) -> bool:
         """Whether two passes over one batch differ, so that the loop has to seed each."""
@@ -145,6 +147,10 @@ class Posterior(nn.Module):
         """log p(θ) of the sampled parameters."""
         terms = [sharding.whole(prior.log_prob(getattr(owner, key))) for owner, key, prior in self._terms]
         return torch.stack(terms).sum()
+
+    def priors(self) -> dict[str, Prior]:
+        """The prior of each trainable parameter, by name."""
+        return dict(zip(self.trainable_parameters(), (prior for _, _, prior in self._terms), strict=True))
 
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are sampled, by name."""
@@ -161,12 +167,12 @@ class Posterior(nn.Module):
         return {public_name(name): buffer for name, buffer in self.named_buffers() if name.rpartition(".")[0] in owners}
 
     def incompatible_layers(self) -> list[IncompatibleLayer]:
-        """Layers in training mode that make the loss depend on the batch's company or on chance.
+        """Layers in training mode that make the loss depend on the other examples of a batch, or random.
 
         The target of a sampler is then no density: BatchNorm couples the examples of a batch, dropout changes the
         model at every step. `sample` refuses them for samplers unless `allow` names them.
         """
-        return list(_hazards(self.model))
+        return list(_find_incompatible(self.model))
 
     def _freeze_all_but(self, patterns: list[str]) -> None:
         matched = set()
@@ -187,7 +193,9 @@ class Posterior(nn.Module):
                 if isinstance(prior, PerParameter):
                     prior = prior.for_parameter(public_name(name))
                 if not isinstance(prior, Prior):
-                    raise ValueError(f"{prior!r} has no log_prob(parameter). Write lv.Gaussian(std=1.0), for example.")
+                    raise ValueError(
+                        f"{prior!r} has no log_prob(parameter). Write lv.priors.Gaussian(std=1.0), for example."
+                    )
                 yield modules[owner], key, prior
 
     def _check_parameters(self) -> None:
@@ -228,17 +236,17 @@ def refuse_incompatible_layers(posterior: Posterior, tolerated: Collection[str] 
 
 def _describe(layer: IncompatibleLayer) -> str:
     what = {
-        "batchnorm": "couples the examples of a batch, so the loss is no sum over examples and has no posterior",
-        "dropout": "changes the model at random in every step, so the samples are of no one posterior",
+        "batchnorm": "couples the examples of a batch, so the likelihood does not factorize over examples",
+        "dropout": "changes the model at random in every step, so there is no fixed posterior to sample",
     }[layer.kind]
-    return f"Layer {layer.layer!r} {what}. Use {layer.instead} instead."
+    return f"Layer {layer.name!r} {what}. Use {layer.alternative} instead."
 
 
 def _keeps_statistics(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm | _InstanceNorm) and module.running_mean is not None and module.training
 
 
-def _hazards(model: nn.Module) -> Iterator[IncompatibleLayer]:
+def _find_incompatible(model: nn.Module) -> Iterator[IncompatibleLayer]:
     for name, module in model.named_modules():
         if not module.training:
             continue

@@ -1,6 +1,6 @@
 """Priors: log p(parameter), summed over the tensor.
 
-A prior is any object with `log_prob(parameter)`. `PerParameter` maps patterns of parameter names to priors. Groups, in
+A prior is any object with `log_prob(parameter)`; the library's own are registered, `@PRIORS.register`. `PerParameter` maps patterns of parameter names to priors. Groups, in
 the priors that have them, are the slices along the first dimension: the weights into one output feature; in a vector
 every element is its own group.
 """
@@ -17,6 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from langevin.core.registry import Registry
+
 _SMALL = 1 << 15  # weights
 
 
@@ -29,6 +31,10 @@ class Prior(Protocol):
         ...
 
 
+PRIORS: Registry[type[Any]] = Registry("prior")
+
+
+@PRIORS.register
 @dataclass(frozen=True)
 class Gaussian:
     """Independent normal weights: energy θ²/(2 std²), that is weight decay of 1/(std² N) on the mean loss.
@@ -52,6 +58,7 @@ class Gaussian:
         return parameter.square().sum() * (-0.5 / self.std**2) - parameter.numel() * self.log_normalizer
 
 
+@PRIORS.register
 @dataclass(frozen=True)
 class Flat:
     """No prior: every weight is as probable as any other. It is improper, and so may the posterior be.
@@ -65,6 +72,7 @@ class Flat:
         return parameter.new_zeros(())
 
 
+@PRIORS.register
 @dataclass(frozen=True)
 class Laplace:
     """Independent double-exponential weights: energy |θ|/scale. The gradient at exactly 0 is taken as 0."""
@@ -79,6 +87,7 @@ class Laplace:
         return -parameter.abs().sum() / self.scale - parameter.numel() * math.log(2 * self.scale)
 
 
+@PRIORS.register
 @dataclass(frozen=True)
 class StudentT:
     """Independent heavy-tailed weights; df=1 is Cauchy, df → ∞ Gaussian(scale)."""
@@ -100,6 +109,7 @@ class StudentT:
         return -0.5 * (self.df + 1) * tails - parameter.numel() * log_z
 
 
+@PRIORS.register
 @dataclass(frozen=True)
 class GroupLaplace:
     """Energy ‖group‖/scale (Heek & Kalchbrenner 2019): whole features can vanish. Subgradient 0 at a group of zeros.
@@ -121,6 +131,7 @@ class GroupLaplace:
         return -lengths.sum() / self.scale - count * log_z
 
 
+@PRIORS.register
 @dataclass(frozen=True)
 class UnitDirection:
     """Energy (d/2)(‖φ‖² − 1)² for each group φ of d numbers, up to a constant.

@@ -29,6 +29,11 @@ def local(tensor: Any) -> Tensor:
     return part
 
 
+def locals_of(tensors: list[Tensor]) -> list[Tensor]:
+    """What this process has of each of them."""
+    return [local(t) for t in tensors] if any_sharded(tensors) else tensors
+
+
 def whole(number: Any) -> Tensor:
     """A number that was computed on a sharded parameter, summed over the shards."""
     total: Tensor = number.full_tensor() if is_sharded(number) else number

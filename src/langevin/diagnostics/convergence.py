@@ -156,6 +156,10 @@ class Chosen:
         """Those numbers of a sample, (q,)."""
         return torch.cat([sample[name].reshape(-1)[places].double() for name, places in self._by_tensor()])
 
+    def read_stack(self, stack: Mapping[str, Tensor]) -> Tensor:
+        """Those numbers of stacked samples, (samples, q)."""
+        return torch.cat([stack[n].reshape(len(stack[n]), -1)[:, p].double() for n, p in self._by_tensor()], dim=1)
+
     def labels(self) -> list[str]:
         """The name and the index of each: "0.weight[3, 1]"."""
         return [
@@ -181,7 +185,11 @@ class Chosen:
 
 def stacked(chains: Sequence[Iterable[Any]], read: Callable[[Any], Tensor]) -> np.ndarray:
     """(chains, draws, quantities): what is read of every sample, of each chain the last as many as the shortest has."""
-    rows = [torch.stack([read(sample) for sample in chain]).numpy() for chain in chains]
+    return equal_lengths([torch.stack([read(sample) for sample in chain]).numpy() for chain in chains])
+
+
+def equal_lengths(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Of each chain the last as many draws as the shortest has, stacked."""
     shortest = min(len(row) for row in rows)
     return np.stack([row[-shortest:] for row in rows])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.posterior import Posterior
 from langevin.preconditioners import Preconditioner
@@ -74,7 +74,7 @@ def conditioning(
 
     F is the mean over `batch_size` random examples, of the model's own labels ("exact") or the data's ("empirical").
     With the prior's precision over N for δ, G is about the curvature that a sampler meets. The preconditioner is one
-    without a model yet, `lv.KFAC()`; a copy learns from `updates` mini-batches of 128.
+    without a model yet, `lv.preconditioners.KFAC()`; a copy learns from `updates` mini-batches of 128.
     """
     if kind not in ("exact", "empirical"):
         raise ValueError(f'kind={kind!r}: choose "exact" or "empirical".')
@@ -90,7 +90,7 @@ def conditioning(
     if batches.num_data is None:
         raise ValueError("The Fisher draws its own examples: give tensors (x, y) or a data set, not a stream.")
     size = min(batch_size, batches.num_data)
-    chosen = noise.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=noise.Stream.FISHER)
+    chosen = random.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=random.Stream.FISHER)
     x, y = tree_map(_double, batches.take(chosen))
     metric = fisher_matrix(posterior, params, (x, y), kind, step=0)
     metric = metric + damping * torch.eye(count).to(metric)
@@ -115,7 +115,7 @@ def _root(
     given: list[Tensor] = list(params)
     size = batch_size_of(data[1])
     for step in range(updates):
-        chosen = noise.random_subset(size, min(128, size), seed=seed, chain=0, step=step, stream=noise.Stream.BATCH)
+        chosen = random.random_subset(size, min(128, size), seed=seed, chain=0, step=step, stream=random.Stream.BATCH)
         x, y = tree_map(lambda t, rows=chosen: t[rows], data)
         posterior.zero_grad()
         posterior.loss(x, y).backward()  # type: ignore[no-untyped-call]

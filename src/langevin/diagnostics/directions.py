@@ -77,7 +77,7 @@ def _gradient(posterior: Posterior, names: list[str], theta: Tensor, data: Any, 
     load_tensors(posterior, {n: piece.reshape(parameters[n].shape) for n, piece in zip(names, pieces, strict=True)})
     posterior.zero_grad()
     device = next(iter(parameters.values())).device
-    for x, y in as_batches(data, 1, 0, device).whole(batch_size):
+    for x, y in as_batches(data, 1, 0, device).full_pass(batch_size):
         share = batch_size_of(y) / posterior.num_data
         (posterior.loss(x, y) * share).backward()  # type: ignore[no-untyped-call]
     grads = [parameters[n].grad for n in names]

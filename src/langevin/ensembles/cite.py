@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from langevin.approximations.base import Method
-from langevin.ensembles.fit import METHODS as FITTED
+from typing import Any
+
+from langevin.approximations import APPROXIMATIONS, Approximation
+from langevin.ensembles.fit import Fit
 from langevin.ensembles.run import Run
-from langevin.samplers import METHODS, Sampler
+from langevin.samplers import SAMPLERS, Sampler
 
 
-def cite(what: Run | Sampler | type[Sampler] | Method | str) -> str:
+def cite(what: Run | Fit | Sampler | type[Sampler] | Approximation | str) -> str:
     """The BibTeX entry of the method behind a run or a fit, a sampler, or a name such as "sgld" or "swag".
 
     >>> print(cite("sgld").splitlines()[0])
     @inproceedings{welling2011bayesian,
     """
-    if isinstance(what, Sampler | Method) or (isinstance(what, type) and issubclass(what, Sampler | Method)):
+    if isinstance(what, Sampler | Approximation) or (
+        isinstance(what, type) and issubclass(what, Sampler | Approximation)
+    ):
         return what.citation
-    if isinstance(what, Run):
+    if isinstance(what, Run | Fit):
         recipe = what.manifest.get("method") or what.manifest["sampler"]
         if recipe is None:
-            raise ValueError(f"{what.path} was sampled with a sampler of its user's: langevin has no citation for it.")
+            raise ValueError(f"{what!r} was sampled with a custom sampler: langevin has no citation for it.")
         what = str(recipe["name"])
-    entries = {name: method.sampler.citation for name, method in METHODS.items()}
-    for name, method in FITTED.items():
-        entries |= {name: method.citation, method.__name__.lower(): method.citation}
-    if what.lower() not in entries:
-        raise ValueError(f"{what!r} is no method of langevin; choose one of {', '.join(entries)}.")
-    return entries[what.lower()]
+    known: dict[str, Any] = {**SAMPLERS, **APPROXIMATIONS}
+    if not isinstance(what, str) or what.lower() not in known:
+        raise ValueError(f"{what!r} is not a method of langevin; choose one of {', '.join(known)}.")
+    citation: str = known[what.lower()].citation
+    return citation

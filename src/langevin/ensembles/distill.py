@@ -4,15 +4,15 @@ Korattikara, Rathod, Murphy & Welling (2015), "Bayesian dark knowledge", NeurIPS
 
     mean over inputs x of  KL( p(y|x) ‖ S(y|x,w) ),      p(y|x) = mean_s p(y|x,θ_s),
 
-which needs inputs only, no labels. It learns the total uncertainty; how much of it is doubt about the weights is lost,
-since one network has no second opinion: its mutual information (or epistemic variance) is 0.
+which needs inputs only, no labels. It learns the total uncertainty; how much of it is epistemic is lost: the mutual
+information (or epistemic variance) of one network is 0.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._pytree import tree_map
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Bernoulli, Categorical
-from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
+from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.predictor import Predictor
 
 CITATION = """@inproceedings{korattikara2015bayesian,
   title = {Bayesian Dark Knowledge},
@@ -51,25 +53,32 @@ class MeanAndVariance:
         return mean, log_variance.exp()
 
 
-class Distilled:
-    """A student that has learnt what a run predicts; it answers `predict` like a run."""
+class Distilled(Ensemble):
+    """A student that has learnt what an ensemble predicts: an ensemble of one."""
 
     def __init__(self, model: nn.Module, likelihood: Any, losses: list[float], manifest: dict[str, Any]) -> None:
         self.model = model
-        self.manifest = manifest
-        self._predictor = Predictor(model, likelihood)
-        self._losses = losses
+        self._manifest, self._losses = manifest, losses
+        self._own = WeightList(Predictor(model, likelihood))
 
-    def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
-        """The student's predictive distribution at the inputs x; all of its uncertainty counts as aleatoric."""
-        return self._predictor.predict([{}], x, batch_size=batch_size, samples=samples)
+    @property
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        """The student."""
+        return self._own.predictors
 
-    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
-        """log S(y|x), once; gradients flow to x."""
-        return self._predictor.log_probs([{}], x, y)
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What was distilled, and how."""
+        return self._manifest
+
+    def _member(self, index: int) -> Weights:
+        return self._own[index]
+
+    def __len__(self) -> int:
+        return 1
 
     def trace(self, name: str) -> dict[int, list[float]]:
-        """The "loss" of every step: KL(run ‖ student) on its mini-batch, in nats."""
+        """The "loss" of every step: KL(ensemble ‖ student) on its mini-batch, in nats."""
         if name != "loss":
             raise ValueError(f'A distilled network has the trace "loss" only, not {name!r}.')
         return {0: list(self._losses)}
@@ -86,10 +95,10 @@ def distill(
     seed: int = 0,
     predict_batch_size: int = 1024,
 ) -> Distilled:
-    """Teach one network what the whole run predicts at the inputs (no labels needed). The student is left as it is.
+    """Train one network to predict what the whole ensemble predicts at the inputs (no labels needed). The student is left as it is.
 
     Args:
-        run: a run, or whatever has `predict(x)`.
+        run: an ensemble, or any object with `predict(x)`.
         student: gives logits, (n, classes) or one for two classes; for regression a mean and a log-variance of every
             value, (n, 2·values).
         inputs: where to imitate: the training inputs and, for behaviour beyond them, unlabelled or perturbed ones.
@@ -111,7 +120,7 @@ def distill(
     schedule = CosineAnnealingLR(optimizer, steps)
     losses = []
     for step in range(steps):
-        rows = noise.random_subset(batch_size_of(inputs), size, seed=seed, chain=0, step=step).to(device)
+        rows = random.random_subset(batch_size_of(inputs), size, seed=seed, chain=0, step=step).to(device)
         output = call(student, tree_map(lambda t, rows=rows: t[rows], inputs))
         loss = _divergence(teacher, rows.cpu(), likelihood, output)
         if not bool(loss.isfinite()):

@@ -1,12 +1,11 @@
 """One module that answers for the whole run: mean and uncertainty, for programs that do not have langevin.
 
-`Ensemble` carries the samples stacked along a first axis and evaluates all of them at once (`torch.func.vmap`), so the
+`EnsembleModule` carries the samples stacked along a first axis and evaluates all of them at once (`torch.func.vmap`), so the
 exported graph has the size of one network, not of as many as there are samples.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from langevin.core.parameters import internal_names
-from langevin.ensembles.predict import Predictor
+from langevin.ensembles.predictor import Predictor
 
 
-class Ensemble(nn.Module):
+class EnsembleModule(nn.Module):
     """The predictive distribution of several sets of weights as one module; gradients flow to its inputs.
 
     It answers with a dict. Classes: `probs` (n, classes), `entropy` and `mutual_information` (n,), in nats.
@@ -30,13 +28,9 @@ class Ensemble(nn.Module):
 
     def __init__(self, predictor: Predictor, samples: Sequence[Mapping[str, Tensor]]) -> None:
         super().__init__()
-        if not samples:
-            raise ValueError("The run holds no sample yet, so there is nothing to export. Sample more steps.")
-        template = copy.deepcopy(predictor).eval().requires_grad_(False)
-        names = internal_names(template)
-        own = dict(template.named_parameters()) | dict(template.named_buffers())
-        sampled = {names[name]: torch.stack([s[name] for s in samples]).to(own[names[name]]) for name in samples[0]}
-        fixed = {name: tensor.detach().clone() for name, tensor in own.items() if name not in sampled}
+        stack = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+        template, sampled, fixed = predictor.module_of(stack)
+        self._classifies = predictor.classifies
         self._sampled, self._fixed = list(sampled), list(fixed)
         self._template = (template,)  # in a tuple, so that its own weights are not exported beside the samples
         for index, tensor in enumerate([*sampled.values(), *fixed.values()]):
@@ -49,7 +43,7 @@ class Ensemble(nn.Module):
         sampled = dict(zip(self._sampled, tensors, strict=False))
         fixed = dict(zip(self._fixed, tensors[len(sampled) :], strict=True))
         each = vmap(lambda weights: functional_call(template, {**weights, **fixed}, (x,)))(sampled)
-        return _classes(each) if template.classifies else _values(*each)
+        return _classes(each) if self._classifies else _values(*each)
 
 
 def _classes(each: Tensor) -> dict[str, Tensor]:
@@ -68,7 +62,7 @@ def _values(means: Tensor, noise: Tensor) -> dict[str, Tensor]:
     return {"mean": means.mean(0), "variance": noise.mean(0) + epistemic, "epistemic": epistemic}
 
 
-def export(ensemble: Ensemble, path: str | Path, inputs: Any) -> None:
+def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
     """Write the module for inputs like these, of any number: by torch.export (.pt2) or as ONNX (.onnx)."""
     path = Path(path)
     if path.suffix not in (".pt2", ".onnx"):
@@ -79,28 +73,9 @@ def export(ensemble: Ensemble, path: str | Path, inputs: Any) -> None:
     inputs = tuple(inputs) if isinstance(inputs, list) else inputs
     any_number = tree_map(lambda _: {0: torch.export.Dim.DYNAMIC}, inputs)
     with torch.no_grad():
-        program = torch.export.export(ensemble, (inputs,), dynamic_shapes=(any_number,), strict=False)
+        program = torch.export.export(module, (inputs,), dynamic_shapes=(any_number,), strict=False)
         if path.suffix == ".pt2":
             torch.export.save(program, path)
         else:
-            names = list(ensemble(inputs))
+            names = list(module(inputs))
             torch.onnx.export(program, (), path, output_names=names, dynamo=True, verbose=False, external_data=False)
-
-
-def describe_inputs(x: Any) -> Any:
-    """Type and shape of one input, made of what JSON has; tuples and dicts of tensors keep their form."""
-    if isinstance(x, Tensor):
-        return {"tensor": [str(x.dtype).removeprefix("torch."), *x.shape[1:]]}
-    if isinstance(x, Mapping):
-        return {"named": {name: describe_inputs(value) for name, value in x.items()}}
-    return [describe_inputs(value) for value in x]
-
-
-def example_inputs(described: Any, count: int = 2) -> Any:
-    """Zeros of that type and shape, `count` of them."""
-    if isinstance(described, list):
-        return tuple(example_inputs(value, count) for value in described)
-    if "named" in described:
-        return {name: example_inputs(value, count) for name, value in described["named"].items()}
-    dtype, *shape = described["tensor"]
-    return torch.zeros(count, *shape, dtype=getattr(torch, dtype))

@@ -1,105 +1,86 @@
-"""What `fit` returns: a distribution over the weights, with the face of a run."""
+"""What `fit` returns: draws of the weights from a fitted distribution."""
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from langevin.approximations.averaging import HWA, SWA, SWAG
+from langevin.approximations import APPROXIMATIONS, Approximation
 from langevin.approximations.averaging.batchnorm import estimate_statistics
-from langevin.approximations.base import Approximation, Method
-from langevin.approximations.laplace import LaplaceApproximation
-from langevin.approximations.variational import LowRank, MeanField
+from langevin.approximations.distributions import WeightDistribution
 from langevin.core.batches import as_batches, split_batch
-from langevin.core.likelihoods import Likelihood
-from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
-from langevin.core.statistics import Estimate
-from langevin.ensembles.predict import Prediction, Predictor
-from langevin.ensembles.run import Run, Sample, Scratch, known_likelihood
+from langevin.ensembles.ensemble import Ensemble, Weights, stacked
+from langevin.ensembles.prediction import Prediction
+from langevin.ensembles.predictor import Predictor
 from langevin.errors import RunError
+from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
-
-METHODS: dict[str, type[Method]] = {
-    "meanfield": MeanField,
-    "lowrank": LowRank,
-    "swa": SWA,
-    "swag": SWAG,
-    "hwa": HWA,
-    "laplace": LaplaceApproximation,
-}
+from langevin.storage.memory import copy_store
+from langevin.storage.stored import StoredSamples
 
 
-class Fit(Run):
-    """A sequence of independent draws of the weights from the fitted distribution; `fit[i]` is a pure function of i.
+class Fit(Ensemble):
+    """Independent draws of the weights from the fitted distribution; `fit[i]` is a pure function of i.
 
-    `predict`, `len` and the rest are those of a run, so `lv.compare` takes it. The parameters of the method at the
-    times when they were kept are `fit.snapshots`, the distribution that they make is `fit.approximation`.
+    `fit.snapshots` are the parameters of the approximation at the steps at which they were recorded,
+    `fit.distribution` is the distribution that they make.
     """
 
-    def __init__(self, store: DirectoryStore, predictor: Predictor, *, scratch: Scratch | None = None) -> None:
-        super().__init__(store, predictor, scratch=scratch)
-        self.method = read_method(store.manifest["method"])
-        self.seed: int = store.manifest["plan"]["seed"]
+    def __init__(self, store: SampleStore, predictor: Predictor) -> None:
+        self._store, self._predictor = store, predictor
+        self.approximation = read_approximation(store.manifest["method"])
+        self.snapshots = StoredSamples(store)
+        self.seed: int = store.manifest["settings"]["seed"]
         self.draws: int = store.manifest["draws"]
 
     @property
-    def snapshots(self) -> Run:
-        """The parameters of the method, as they were kept on the way."""
-        return Run(self._store, self._predictor, scratch=self._scratch)
-
-    @cached_property
-    def approximation(self) -> Approximation:
-        """The distribution over the weights."""
-        if not self._records:
-            raise RunError(f"{self.path} holds no snapshot yet; go on with it: lv.resume({str(self.path)!r}, …).")
-        return self.method.approximation(self.snapshots, self.manifest["weights"])
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        """One model, with all draws."""
+        return [(self._predictor, lambda size: stacked(iter(self), size))]
 
     @property
-    def steps(self) -> list[int]:
-        """The numbers of the draws; the steps of the snapshots are `fit.snapshots.steps`."""
-        return list(range(len(self)))
+    def path(self) -> Path | None:
+        """The directory of the fit; None if it is in memory."""
+        return self._store.path
 
-    def chain(self, number: int) -> Run:
-        """Itself: there is one, number 0."""
-        if number != 0:
-            raise IndexError(f"A fit has the chain 0 only, not {number}.")
-        return self
+    @property
+    def store(self) -> SampleStore:
+        """Where snapshots and checkpoints are."""
+        return self._store
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Configuration, versions, seed, names and shapes."""
+        return self._store.manifest
+
+    @cached_property
+    def distribution(self) -> WeightDistribution:
+        """The distribution over the weights."""
+        if not len(self.snapshots):
+            raise RunError(
+                f"{self._store.name} has no snapshot yet; continue it with lv.resume({self._store.name!r}, …)."
+            )
+        return self.approximation.distribution(self.snapshots, self.manifest["weights"])
+
+    def trace(self, name: str) -> dict[int, list[float]]:
+        """What was recorded with the snapshots: "loss" or "lr"."""
+        return self.snapshots.trace(name)
 
     def __len__(self) -> int:
-        return 1 if self.approximation.is_point else self.draws
+        return 1 if self.distribution.is_point else self.draws
 
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
+    def _member(self, index: int) -> Weights:
+        return self._draw(index, self.seed)
 
-    @overload
-    def __getitem__(self, index: slice) -> list[Sample]: ...
-
-    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
-        numbers = range(len(self))[index]
-        if isinstance(numbers, int):
-            return self._draw(numbers, self.seed)
-        return [self._draw(number, self.seed) for number in numbers]
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (self[number] for number in range(len(self)))
-
-    def stacks(self, size: int) -> Iterator[Sample]:
-        """All draws, up to `size` at a time, stacked along a first axis."""
-        for start in range(0, len(self), size):
-            drawn = self[start : start + size]
-            yield {name: torch.stack([weights[name] for weights in drawn]) for name in drawn[0]}
-
-    def sample(self, count: int, *, seed: int | None = None) -> Sample:
+    def sample(self, count: int, *, seed: int | None = None) -> Weights:
         """So many draws, stacked along a first axis of every weight: what `torch.func.vmap` wants."""
         if count < 1:
             raise ValueError(f"sample({count}): draw at least one.")
@@ -118,16 +99,20 @@ class Fit(Run):
         """The predictive distribution at the inputs x, over `draws` draws (by default those that `len` counts)."""
         if draws is not None and draws < 1:
             raise ValueError(f"predict(draws={draws}): draw at least one set of weights.")
-        numbers = range(len(self) if draws is None else draws)
-        weights = (self._draw(number, self.seed if seed is None else seed) for number in numbers)
-        return self._predictor.predict(weights, x, batch_size=batch_size, samples=samples)
+        if draws is None and seed is None:
+            return super().predict(x, batch_size=batch_size, samples=samples)
+        return _Redrawn(self, draws or len(self), self.seed if seed is None else seed).predict(
+            x, batch_size=batch_size, samples=samples
+        )
 
-    def temperature(self) -> Estimate:
-        """Unknown: an optimum has none."""
-        return Estimate(math.nan, math.nan)
+    def save(self, path: str | Path) -> Fit:
+        """Write a fit that is in memory to a new directory; the fit there."""
+        target = DirectoryStore.create(path, self.manifest)
+        copy_store(self._store, target)
+        return Fit(target, self._predictor)
 
     def reestimate(self, posterior: Posterior, data: Any, *, draws: int | None = None, batch_size: int = 256) -> None:
-        """Estimate the BatchNorm statistics of the first draws anew, by a pass over the data for each; stored.
+        """Estimate the BatchNorm statistics of the first draws again, by a pass over the data for each; stored.
 
         `fit` does it; it is needed again only for more draws than were asked for there.
         """
@@ -136,8 +121,8 @@ class Fit(Run):
         if isinstance(data, DataLoader):
             inputs = [split_batch(batch)[0] for batch in data]
         else:
-            inputs = [x for x, _ in as_batches(data, None, 0, device).whole(batch_size)]
-        weights = (self.approximation.draw(self.seed, number) for number in range(draws))
+            inputs = [x for x, _ in as_batches(data, None, 0, device).full_pass(batch_size)]
+        weights = (self.distribution.draw(self.seed, number) for number in range(draws))
         with self._store.writing():
             self._store.write_fixed(estimate_statistics(posterior, weights, inputs), "statistics")
         self.__dict__.pop("_statistics", None)
@@ -146,12 +131,12 @@ class Fit(Run):
     def _statistics(self) -> dict[str, Tensor]:
         return self._store.fixed("statistics") if self.manifest["buffers"] else {}
 
-    def _draw(self, number: int, seed: int) -> Sample:
-        weights = self.approximation.draw(seed, number)
+    def _draw(self, number: int, seed: int) -> Weights:
+        weights = self.distribution.draw(seed, number)
         known = next((len(rows) for rows in self._statistics.values()), None)
         if known is None:
             return weights
-        if not self.approximation.is_point and (seed != self.seed or number >= known):
+        if not self.distribution.is_point and (seed != self.seed or number >= known):
             raise ValueError(
                 f"The BatchNorm statistics are known for the draws 0 … {known - 1} of seed {self.seed}, not for draw "
                 f"{number} of seed {seed}; estimate more: fit.reestimate(posterior, train, draws={number + 1})."
@@ -159,24 +144,32 @@ class Fit(Run):
         return weights | {name: rows[min(number, known - 1)] for name, rows in self._statistics.items()}
 
     def __repr__(self) -> str:
-        return f"<Fit of {self.method!r} from {len(self._records)} snapshots in {self.path}>"
+        where = "in memory" if self.path is None else f"in {self.path}"
+        return f"<Fit of {self.approximation!r} from {len(self.snapshots)} snapshots {where}>"
 
 
-def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> Fit:
-    """Open a fit for prediction; the arguments are those of `lv.load`."""
-    store = DirectoryStore.open(path)
-    predictor = Predictor(copy.deepcopy(model), copy.deepcopy(likelihood or known_likelihood(store)))
-    load_tensors(predictor, store.fixed())
-    fit = Fit(store, predictor)
-    load_tensors(predictor, fit.approximation.mean)  # it must be this very model
-    return fit
+class _Redrawn(Ensemble):
+    """Other draws of a fit."""
+
+    def __init__(self, fit: Fit, count: int, seed: int) -> None:
+        self._fit, self._count, self._seed = fit, count, seed
+
+    @property
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        return [(self._fit._predictor, lambda size: stacked(iter(self), size))]
+
+    def _member(self, index: int) -> Weights:
+        return self._fit._draw(index, self._seed)
+
+    def __len__(self) -> int:
+        return self._count
 
 
-def read_method(recipe: Any) -> Method:
-    """The method that stands in a manifest."""
-    for method in METHODS.values():
-        if isinstance(recipe, dict) and method.__name__ == recipe.get("name"):
-            with suppress(KeyError, AttributeError, TypeError):
-                options = recipe["options"].items()
-                return method(**{name: read_method(v) if isinstance(v, dict) else v for name, v in options})
-    raise RunError(f"{recipe} describes no method of langevin; was the fit made by a newer version?")
+def read_approximation(recipe: Any) -> Approximation:
+    """The approximation that a manifest describes."""
+    known = APPROXIMATIONS.exports()
+    if isinstance(recipe, dict) and recipe.get("name") in known:
+        with suppress(KeyError, AttributeError, TypeError):
+            options = recipe["options"].items()
+            return known[recipe["name"]](**{n: read_approximation(v) if isinstance(v, dict) else v for n, v in options})
+    raise RunError(f"{recipe} describes no registered approximation; was the fit made by a newer version?")

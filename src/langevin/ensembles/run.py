@@ -1,85 +1,89 @@
-"""A run: the sequence of samples that is on the disk, and what can be asked of it."""
+"""A run: samples of the weights, and what can be asked of them."""
 
 from __future__ import annotations
 
-import copy
 import math
-import shutil
-import warnings
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
-from torch import Tensor, nn
+import numpy as np
 
-from langevin.core.likelihoods import BUILT_IN, Likelihood
-from langevin.core.parameters import load_tensors
-from langevin.ensembles.diagnosed import Diagnosed
-from langevin.ensembles.export import Ensemble, example_inputs
-from langevin.ensembles.export import export as write_module
-from langevin.ensembles.predict import Prediction, Predictor
-from langevin.errors import NonFiniteSampleError, RunError
-from langevin.storage.directory import DirectoryStore, Record
-
-Sample = dict[str, Tensor]
-
-
-class Scratch:
-    """A directory that is deleted when no run refers to it any more."""
-
-    _alive: ClassVar[weakref.WeakValueDictionary[Path, Scratch]] = weakref.WeakValueDictionary()
-
-    def __init__(self, path: Path) -> None:
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-        Scratch._alive[path.resolve()] = self
-
-    @classmethod
-    def of(cls, path: str | Path) -> Scratch | None:
-        """The scratch directory at this path, if it is one, so that another run can refer to it too."""
-        return cls._alive.get(Path(path).resolve())
+from langevin.core.statistics import Estimate, mean_and_error
+from langevin.diagnostics.convergence import Convergence, convergence, equal_lengths, weight_convergence
+from langevin.diagnostics.inference_data import inference_data
+from langevin.diagnostics.stationarity import Stationarity, stationarity
+from langevin.ensembles.ensemble import Ensemble, Weights
+from langevin.ensembles.prediction import ClassPrediction, Prediction
+from langevin.ensembles.predictor import Predictor
+from langevin.samplers import SAMPLERS, Sampler
+from langevin.storage.base import SampleStore
+from langevin.storage.directory import DirectoryStore
+from langevin.storage.memory import copy_store
+from langevin.storage.stored import StoredSamples
 
 
-_KEPT = 1 << 22  # numbers in all samples together, up to which they are kept in memory
-
-
-class Run(Diagnosed, Sequence[Sample]):
-    """Samples of the weights, read from the disk as they are asked for; `run[0]` maps names to tensors.
+class Run(Ensemble):
+    """Samples of the weights, read as they are asked for; `run[0]` maps names to tensors, `run[100:]` is a run.
 
     The samples of all chains follow one another; `run.chain(c)` has those of one.
     """
 
-    def __init__(
-        self,
-        store: DirectoryStore,
-        predictor: Predictor,
-        *,
-        chain: int | None = None,
-        scratch: Scratch | None = None,
-        excluded: dict[tuple[int, int], str] | None = None,
-    ) -> None:
-        self._store = store
-        self._predictor = predictor
-        self._chain = chain
-        self._scratch = scratch
-        self._stored = store.records(chain)
-        self._stacked: tuple[int, list[Sample]] | None = None
-        self._finite_ones: set[tuple[int, int]] = set()  # (chain, step) of samples that were looked at
-        self._excluded = {} if excluded is None else excluded  # (chain, step) of samples that are not finite, and why
+    def __init__(self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None) -> None:
+        self._store, self._predictor = store, predictor
+        self._samples = StoredSamples(store) if samples is None else samples
+
+    # an ensemble
 
     @property
-    def _records(self) -> list[Record]:
-        return [r for r in self._stored if (r.chain, r.step) not in self._excluded] if self._excluded else self._stored
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        """One model, with all samples."""
+        return [(self._predictor, self._samples.stacks)]
 
     @property
-    def path(self) -> Path:
-        """The directory of the run."""
+    def samples(self) -> StoredSamples:
+        """The samples with the steps at which they were taken and the statistics that were recorded with them."""
+        return self._samples
+
+    def _member(self, index: int) -> Weights:
+        return self._samples[index]
+
+    def _subset(self, indices: range) -> Run:
+        return self._some(self._samples[indices.start : None if indices.stop < 0 else indices.stop : indices.step])
+
+    def _some(self, samples: StoredSamples) -> Run:
+        return Run(self._store, self._predictor, samples)
+
+    @overload
+    def __getitem__(self, index: int) -> Weights: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Run: ...
+
+    def __getitem__(self, index: int | slice) -> Weights | Run:
+        return super().__getitem__(index)  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[Weights]:
+        return iter(self._samples)
+
+    def chain(self, number: int) -> Run:
+        """The samples of one chain."""
+        return self._some(self._samples.of_chain(number))
+
+    # what is recorded
+
+    @property
+    def path(self) -> Path | None:
+        """The directory of the run; None if it is in memory."""
         return self._store.path
 
     @property
-    def is_scratch(self) -> bool:
-        """Whether that directory goes with the run (none was asked for)."""
-        return self._scratch is not None
+    def store(self) -> SampleStore:
+        """Where samples and checkpoints are."""
+        return self._store
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -89,186 +93,169 @@ class Run(Diagnosed, Sequence[Sample]):
     @property
     def chains(self) -> list[int]:
         """The numbers of the chains that have samples."""
-        return sorted({record.chain for record in self._records})
+        return self._samples.chains
 
     @property
     def steps(self) -> list[int]:
         """The step at which each sample was taken."""
-        return [record.step for record in self._records]
+        return self._samples.steps
 
     @property
-    def damaged(self) -> dict[Path, str]:
-        """Files of the run that are not, or not wholly, usable, and why; damaged samples are left out.
+    def corrupted(self) -> dict[str, str]:
+        """Files of the run that are not, or not wholly, usable, and why; corrupted samples are left out.
 
         A sample with a number that is not finite is found when it is read (`check` reads all).
         """
-        found = dict(self._store.damaged)
-        for record in self._stored:
-            if why := self._excluded.get((record.chain, record.step)):
-                found[record.path] = f"{found[record.path]}; {why}" if record.path in found else why
-        return found
+        return self._samples.corrupted
 
-    def check(self) -> dict[Path, str]:
-        """Read every sample once, so that those with NaN or infinity are left out, with a warning; what is damaged."""
-        for _ in self:
-            pass
-        return self.damaged
-
-    def chain(self, number: int) -> Run:
-        """The samples of one chain."""
-        if number not in self.chains:
-            raise IndexError(f"The run has the chains {self.chains}, not {number}.")
-        return Run(self._store, self._predictor, chain=number, scratch=self._scratch, excluded=self._excluded)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Sample]: ...
-
-    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
-        if isinstance(index, slice):
-            return [self._read(record) for record in self._records[index]]
-        return self._read(self._records[index])
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self._finite(self._records)
-
-    def stacks(self, size: int) -> Iterator[Sample]:
-        """All samples, up to `size` at a time, stacked along a first axis; quicker than one by one.
-
-        Few samples of a small network are read once and kept in memory.
-        """
-        if sum(math.prod(spec["shape"]) for spec in self.manifest["tensors"].values()) * len(self) > _KEPT:
-            yield from self._read_stacks(size)
-            return
-        if self._stacked is None or self._stacked[0] != size:
-            self._stacked = size, list(self._read_stacks(size))
-        yield from self._stacked[1]
-
-    def _read_stacks(self, size: int) -> Iterator[Sample]:
-        records = self._records
-        while records:
-            count = 1
-            while (
-                count < min(size, len(records))
-                and records[count].path == records[0].path
-                and records[count].row == records[count - 1].row + 1
-            ):
-                count += 1
-            stack, places = self._store.read_rows(records[:count]), {(r.chain, r.step) for r in records[:count]}
-            if places <= self._finite_ones or all(
-                bool(t.isfinite().all()) for t in stack.values() if t.is_floating_point()
-            ):
-                self._finite_ones |= places
-                yield stack
-            else:
-                yield from ({name: t[None] for name, t in s.items()} for s in self._finite(records[:count]))
-            records = records[count:]
-
-    def _finite(self, records: list[Record]) -> Iterator[Sample]:
-        for record in records:
-            try:
-                yield self._read(record)
-            except NonFiniteSampleError as error:
-                self._excluded[record.chain, record.step] = str(error)
-                warnings.warn(f"{record.path}: {error}; it is left out.", stacklevel=2)
-
-    def _read(self, record: Record) -> Sample:
-        sample = self._store.read(record)
-        for name, tensor in sample.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise NonFiniteSampleError(
-                    f"the sample of chain {record.chain} at step {record.step} has NaN or infinity in {name}"
-                )
-        return sample
-
-    def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
-        """The predictive distribution at the inputs x, over all samples of the run.
-
-        Classification gives `.probs`, `.entropy`, `.aleatoric`, `.mutual_information`, regression `.mean`,
-        `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` what each sample says is in `.samples`.
-        """
-        return self._predictor.predict(self, x, batch_size=batch_size, samples=samples)
-
-    def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> Ensemble:
-        """Write one module that answers with mean and uncertainty, and return it.
-
-        Args:
-            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
-            inputs: a few inputs, for their type and shape; by default those that the run was sampled with.
-            samples: use so many samples, evenly spread; by default all. The file holds every one of them.
-        """
-        if inputs is None:
-            if "inputs" not in self.manifest:
-                raise RunError(
-                    f"{self.path} does not know what its inputs look like; give some: run.export(…, inputs=x)."
-                )
-            inputs = example_inputs(self.manifest["inputs"])
-        if samples is not None and not 1 <= samples <= len(self):
-            raise ValueError(f"samples={samples}: the run has {len(self)}; give 1 to {len(self)}.")
-        chosen = [i * len(self) // (samples or len(self)) for i in range(samples or len(self))]
-        ensemble = Ensemble(self._predictor, [self[i] for i in chosen])
-        write_module(ensemble, path, inputs)
-        return ensemble
+    def check(self) -> dict[str, str]:
+        """Read every sample once, so that those with NaN or infinity are left out, with a warning; what is corrupted."""
+        return self._samples.check()
 
     @property
     def traces(self) -> list[str]:
         """What `trace` knows of: "loss", "lr", "temperature", "temperature/NAME" of each tensor, and of samplers with
         momentum "kinetic" and "thermostat".
         """
-        return list(dict.fromkeys(name for record in self._records for name in record.notes))
+        return self._samples.traces
 
     def trace(self, name: str) -> dict[int, list[float]]:
-        """What was noted with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
+        """What was recorded with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
 
-        All but lr are means since the sample before; nan where nothing was noted.
+        All but lr are means since the sample before; nan where nothing was recorded.
         """
-        if self._records and name not in self.traces:
-            raise ValueError(f"{name!r} was not noted in this run; there are {self.traces}.")
-        return {c: [r.notes.get(name, math.nan) for r in self._records if r.chain == c] for c in self.chains}
+        return self._samples.trace(name)
 
-    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
-        """log p(y|x,θ) of each sample in turn, (n,), through which a gradient can be taken with respect to x."""
-        return self._predictor.log_probs(self, x, y)
+    def save(self, path: str | Path) -> Run:
+        """Write a run that is in memory to a new directory; the run there."""
+        target = DirectoryStore.create(path, self.manifest)
+        copy_store(self._store, target)
+        return Run(target, self._predictor)
+
+    # temperature
+
+    @property
+    def sampler(self) -> type[Sampler] | None:
+        """The sampler's class, if it is registered."""
+        recipe = self.manifest.get("sampler") or {}
+        return SAMPLERS.exports().get(recipe.get("name", ""))
+
+    @property
+    def target_temperature(self) -> float:
+        """The sampler's T; nan if it injects no noise, or is not one of the library's."""
+        if self.sampler is None or not self.sampler.injects_noise:
+            return math.nan
+        return float(self.manifest["sampler"]["options"].get("temperature", 1.0))
+
+    @property
+    def kinetic_is_by_construction(self) -> bool:
+        """Whether a thermostat makes the kinetic temperature T whatever the weights do."""
+        recipe = self.manifest.get("sampler") or {"name": "", "options": {}}
+        default = {"SGNHT": None, "ATMC": "auto"}
+        name = recipe["name"]
+        return name in default and recipe["options"].get("max_speed", default[name]) is None
+
+    def temperature(self) -> Estimate:
+        """The configurational temperature over all chains, to be compared with `target_temperature`.
+
+        Its standard error is autocorrelation-adjusted; with few samples it is NaN.
+        """
+        return self._over_chains("temperature")
+
+    def temperatures(self) -> dict[str, Estimate]:
+        """The configurational temperature of each tensor by itself, every one of which should be T.
+
+        A thermostat holds the mean; correlated mini-batch noise can leave soft directions cold beneath it. This sees
+        differences between tensors, none between directions inside one; for those see `direction_temperatures` in
+        `langevin.diagnostics.directions`.
+        """
+        names = [name for name in self.traces if name.startswith("temperature/")]
+        return {name.removeprefix("temperature/"): self._over_chains(name) for name in names}
+
+    def kinetic_temperature(self) -> Estimate:
+        """mean(u²/s) over weights and readings, for samplers with momentum; nan for others.
+
+        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has settled:
+        then it tells that ξ has, and nothing about the weights (`kinetic_is_by_construction`).
+        """
+        return self._over_chains("kinetic") if "kinetic" in self.traces else Estimate(math.nan, math.nan)
+
+    def _over_chains(self, name: str) -> Estimate:
+        estimates = [mean_and_error(values) for values in self.trace(name).values()] if len(self) else []
+        n = max(len(estimates), 1)
+        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+
+    # convergence
+
+    def convergence(
+        self, *, names: str | Sequence[str] | None = None, subset: int | None = 1000, seed: int = 0
+    ) -> Convergence:
+        """R̂ and effective sample sizes in weight space: of parameters that match `names`, a random subset (None: all).
+
+        Weights of a network are not identified: chains may disagree about them and agree about all predictions.
+        """
+        return weight_convergence(self._by_chain(), names=names, subset=subset, seed=seed)
+
+    def function_convergence(self, x: Any, *, batch_size: int = 1024) -> Convergence:
+        """R̂ and effective sample sizes in function space: of log-probabilities (or means) on the probe set x."""
+        self._by_chain()
+        return self.convergence_of(self.predict(x, batch_size=batch_size, samples=True))
+
+    def convergence_of(self, prediction: Prediction) -> Convergence:
+        """The same from this run's prediction with samples (`run.predict(x, samples=True)`)."""
+        outputs = _outputs(prediction)
+        draws = equal_lengths([rows.reshape(len(rows), -1) for rows in self.split_by_chain(outputs)])
+        what = "log-probability of class" if isinstance(prediction, ClassPrediction) else "output"
+        names = [f"input {i[0]}, {what} {list(i[1:])}" for i in np.ndindex(outputs.shape[1:])]
+        return convergence(draws, space="function", names=names)
+
+    def stationarity(self, level: float = 0.05) -> list[Stationarity]:
+        """Whether loss, temperatures and thermostat are stationary; see `langevin.diagnostics.stationarity`."""
+        watched = ("loss", "temperature", "kinetic", "thermostat")
+        return stationarity({name: self.trace(name) for name in watched if name in self.traces}, level=level)
+
+    def to_arviz(
+        self,
+        *,
+        names: str | Sequence[str] | None = None,
+        subset: int | None = None,
+        seed: int = 0,
+        x: Any = None,
+    ) -> Any:
+        """An `arviz.InferenceData`: weights as `posterior`, statistics as `sample_stats`; with x also `predictions`.
+
+        `names` are patterns of tensors, `subset` a number of weights, drawn by `seed`, to take of them.
+        """
+        self.check()
+        chains = dict(zip(self.chains, self._by_chain(), strict=True))
+        predictions = {}
+        if x is not None:
+            predicted = self.predict(x, samples=True)
+            kind = "log_probs" if isinstance(predicted, ClassPrediction) else "mean"
+            predictions[kind] = self.split_by_chain(_outputs(predicted))
+        stats = {name: self.trace(name) for name in self.traces}
+        return inference_data(chains, stats, names=names, subset=subset, seed=seed, predictions=predictions)
+
+    def _by_chain(self) -> list[StoredSamples]:
+        if not self.chains:
+            raise ValueError("The run has no sample yet, so there is nothing to diagnose. Sample more steps.")
+        return [self._samples.of_chain(c) for c in self.chains]
+
+    def split_by_chain(self, rows: np.ndarray) -> list[np.ndarray]:
+        """An array with a row for every sample, as one array a chain."""
+        lengths = [sum(record.chain == c for record in self._samples.records) for c in self.chains]
+        return np.split(rows, np.cumsum(lengths)[:-1])
 
     def __repr__(self) -> str:
-        return f"<Run of {len(self)} samples from {len(self.chains)} chains in {self.path}>"
+        where = "in memory" if self.path is None else f"in {self.path}"
+        return f"<Run of {len(self)} samples from {len(self.chains)} chains {where}>"
 
 
-def load(path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> Run:
-    """Open a run for prediction.
-
-    The model gives the architecture; its weights do not matter and are not changed. The likelihood is needed only if
-    it was not one of the library's.
-    """
-    store = DirectoryStore.open(path)
-    likelihood = known_likelihood(store) if likelihood is None else likelihood
-    return Run(store, fitted_predictor(store, model, likelihood), scratch=Scratch.of(path))
-
-
-def known_likelihood(store: DirectoryStore) -> Likelihood:
-    """The likelihood that the run was made with, if it is one of the library's."""
-    saved = store.manifest.get("likelihood") or {}
-    made = next((kind for name, kind in BUILT_IN.items() if name == saved.get("name")), None)
-    if made is None:
-        raise RunError(
-            f"{store.path} was sampled with a likelihood that is not the library's own; give it: "
-            f"lv.load({str(store.path)!r}, model, likelihood)."
-        )
-    try:
-        return made(**saved["options"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"The likelihood in the manifest of {store.path} can't be made: {error}.") from None
-
-
-def fitted_predictor(store: DirectoryStore, model: nn.Module, likelihood: Likelihood) -> Predictor:
-    """A copy of the model that has the run's fixed tensors, checked to be of the run's shape."""
-    predictor = Predictor(copy.deepcopy(model), copy.deepcopy(likelihood))
-    load_tensors(predictor, store.fixed())
-    if records := store.records():
-        load_tensors(predictor, store.read(records[-1]))
-    return predictor
+def _outputs(prediction: Prediction) -> np.ndarray:
+    """What each sample predicts, (samples, n, …): log-probabilities of classes, or means."""
+    assert prediction.samples is not None
+    outputs = prediction.samples.double()
+    if isinstance(prediction, ClassPrediction):
+        outputs = outputs.clamp_min(float(np.finfo(np.float32).tiny)).log()
+    found: np.ndarray = outputs.cpu().numpy()
+    return found

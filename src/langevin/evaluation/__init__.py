@@ -1,1 +1,6 @@
-"""How good predictions are: scores and calibration."""
+"""How good predictions are: scores, calibration, out-of-distribution detection, adversarial attacks, comparison."""
+
+from langevin.evaluation.attacks import FGSM as FGSM
+from langevin.evaluation.attacks import PGD as PGD
+from langevin.evaluation.compare import Comparison as Comparison
+from langevin.evaluation.compare import compare as compare

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from langevin.ensembles.ensemble import Ensemble
 from langevin.evaluation import scores
-from langevin.evaluation.inputs import class_prediction_of, classifier
+from langevin.evaluation.inputs import class_prediction_of
 from langevin.evaluation.ood import Detection, out_of_distribution
 
 
 class Attack(ABC):
     """A way to change inputs, each number by at most `eps`, such that the prediction gets worse.
 
-    A victim is a run, whose whole predictive is attacked; `lv.load(…)` of one sample, or one module that gives logits,
-    is a single model.
+    A victim is an ensemble, whose whole predictive is attacked, or one module that gives logits.
     """
 
     def __init__(self, eps: float, clip: tuple[float, float] | None) -> None:
@@ -138,10 +138,10 @@ def predictive_gradient(victim: Any, x: Tensor, y: Tensor, *, batch_size: int = 
 
 
 def under_attack(
-    victim: Any, attack: Attack, x: Tensor, y: Tensor, *, against: Any = None, batch_size: int = 256
+    victim: Any, attack: Attack, x: Tensor, y: Tensor, *, surrogate: Any = None, batch_size: int = 256
 ) -> Attacked:
-    """How the victim's predictive does on inputs attacked against itself, or against another (a transfer attack)."""
-    attacked = attack.perturb(victim if against is None else against, x, y, batch_size=batch_size)
+    """How the victim's predictive does on inputs attacked through itself, or through a surrogate (a transfer attack)."""
+    attacked = attack.perturb(victim if surrogate is None else surrogate, x, y, batch_size=batch_size)
     before = class_prediction_of(victim, x, batch_size=batch_size)
     after = class_prediction_of(victim, attacked, batch_size=batch_size)
     return Attacked(
@@ -174,7 +174,7 @@ def _log_probs(victim: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]:
         found: Iterator[Tensor] = victim.log_probs(x, y)
         return found
     if isinstance(victim, nn.Module):
-        return classifier(victim).log_probs([{}], x, y)
+        return Ensemble.from_classifier(victim).log_probs(x, y)
     raise ValueError(
         f"An attack needs a run, or a module that gives logits, to take gradients through; given "
         f"{type(victim).__name__}."

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from langevin.ensembles.predict import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation import scores
 from langevin.evaluation.checks import checked
 from langevin.evaluation.inputs import examples, full_prediction_of

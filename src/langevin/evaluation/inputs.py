@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
-from langevin.core.likelihoods import Categorical
-from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
+from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation.checks import checked_probs
 
 
 @runtime_checkable
 class Predicts(Protocol):
-    """A run, or whatever answers like one."""
+    """An ensemble, or any object with its `predict`."""
 
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The predictive distribution at x."""
@@ -56,7 +56,7 @@ def prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024, samples
         entropy = torch.special.entr(probs).sum(1)
         return ClassPrediction(probs=probs, entropy=entropy, aleatoric=entropy)
     if isinstance(source, nn.Module):
-        return classifier(source).predict([{}], x, batch_size=batch_size, samples=samples)
+        return Ensemble.from_classifier(source).predict(x, batch_size=batch_size, samples=samples)
     raise ValueError(
         f"Give a run, a prediction (run.predict(x)), class probabilities (n, classes) or a module that gives logits; "
         f"given {type(source).__name__}."
@@ -73,6 +73,8 @@ def class_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -
 
 def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> Prediction:
     """The same; if it is of values, with the samples' own outputs, so that densities are those of the mixture."""
+    if isinstance(source, Ensemble):
+        return source.predict(x, batch_size=batch_size, samples=not source.classifies)
     prediction = prediction_of(source, x, batch_size=batch_size)
     if isinstance(prediction, ValuePrediction) and not isinstance(source, ValuePrediction):
         prediction = prediction_of(source, x, batch_size=batch_size, samples=True)
@@ -81,8 +83,3 @@ def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) ->
 
 def _stacked(*leaves: Any) -> Tensor:
     return torch.stack([torch.as_tensor(leaf) for leaf in leaves])
-
-
-def classifier(model: nn.Module) -> Predictor:
-    """A module that gives logits, as a predictor; its one set of weights, its own, is the empty mapping."""
-    return Predictor(model, Categorical())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation.checks import checked_probs
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from langevin.ensembles.predict import ValuePrediction
+from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.checks import checked
 

@@ -1,6 +1,6 @@
 """The chains that advance together: one, or several stacked along a leading axis of every parameter.
 
-Both are a model with its sampler and its scheduler, and know how to be saved and restored chain by chain, so that a
+Both are an objective with its stepper and its scheduler, and know how to be saved and restored chain by chain, so that a
 checkpoint does not depend on which of the two wrote it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import pairwise
@@ -18,79 +18,87 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of, seed_everything, stack_batches
+from langevin.core.objective import Objective
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
 from langevin.inference.distributed import Replicas
+from langevin.inference.steppers import SchedulerFactory, StepperFactory
 from langevin.samplers import Sampler
-from langevin.storage.directory import Checkpoint
+from langevin.storage.base import Checkpoint
 
 Weights = Mapping[str, Tensor]
-MakeSampler = Callable[..., Sampler]
-MakeScheduler = Callable[[Sampler], LRScheduler]
 _FROM_CONSTRUCTOR = ("params", "chain")  # entries of a parameter group that a checkpoint does not hold
 
 
 class Chains(ABC):
-    """Chains at the same step. `params` are the leaf tensors that the sampler moves, in the order of `names`."""
+    """Chains at the same step. `params` are the leaf tensors that the stepper moves, in the order of `names`.
+
+    The objective is taken over: its parameters move, or, of stacked chains, stay as they are.
+    """
 
     stacked: bool
 
     def __init__(
         self,
-        posterior: Posterior,
+        objective: Objective,
         numbers: Sequence[int],
         starts: Sequence[Weights],
         batches: Batches,
-        make_sampler: MakeSampler,
-        make_scheduler: MakeScheduler | None,
+        make_stepper: StepperFactory,
+        make_scheduler: SchedulerFactory | None,
         *,
         seed: int,
         autocast: torch.dtype | None = None,
-        accumulate: int = 1,
+        grad_accumulation_steps: int = 1,
         compiled: bool = False,
         replicas: Replicas | None = None,
     ) -> None:
-        self.posterior = copy.deepcopy(posterior)
+        self.objective = objective
         self.numbers = list(numbers)
         self.batches = batches
         self.seed = seed
         self.step = 0
-        self.accumulate = accumulate
+        self.grad_accumulation_steps = grad_accumulation_steps
         self.replicas = replicas
-        self.leads = replicas is None or replicas.rank == 0  # whether this process keeps samples and checkpoints
+        self.leads = replicas is None or replicas.rank == 0  # whether this process writes samples and checkpoints
         self._weight = (
             1.0  # of this process's loss in the mean over replicas: its share of the batch times their number
         )
         self._autocast = autocast
-        self._random_forward = posterior.stochastic_forward
-        self.names = list(self.posterior.trainable_parameters())
-        self.buffers = self.posterior.running_statistics()
+        self._stochastic = objective.stochastic_forward
+        self.names = list(objective.trainable_parameters())
+        self.buffers = objective.running_statistics()
         self.params = self._leaves(starts)
         chain: int | list[int] = self.numbers if self.stacked else self.numbers[0]
-        self.sampler = make_sampler(self.params, num_data=posterior.num_data, seed=seed, chain=chain)
-        self.sampler.bind(self.posterior, batches)
-        self.scheduler = make_scheduler(self.sampler) if make_scheduler else None
-        self.thermometer = Thermometer(self.params, posterior.num_data, self.stacked)
+        self.stepper = make_stepper(self.params, num_data=objective.num_data, seed=seed, chain=chain)
+        if isinstance(self.stepper, Sampler) and isinstance(objective, Posterior):
+            self.stepper.bind(objective, batches)
+        self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
+        self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
+        self._fresh = (  # for `reset`
+            [{k: v for k, v in group.items() if k != "params"} for group in self.stepper.param_groups],
+            copy.deepcopy(self.scheduler.state_dict()) if self.scheduler else None,
+        )
         if compiled:
             self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
-            self.sampler.compile()
+            if isinstance(self.stepper, Sampler):
+                self.stepper.compile()
 
     def backward(self) -> list[float]:
         """Gradients of the loss of this step into `params`; the loss of each chain."""
         x, y = self._fetch()
-        if self._random_forward:
+        if self._stochastic:
             seed_everything(self.seed, self.numbers[0], self.step)
-        self.posterior.set_step(self.step)
-        self.sampler.zero_grad()
+        self.objective.set_step(self.step)
+        self.stepper.zero_grad()
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
         for n, (share, piece) in enumerate(self._pieces(x, y), 1):
-            with self._alone_until(n == self.accumulate):
+            with self._alone_until(n == self.grad_accumulation_steps):
                 with self._precision():
                     losses = self._losses(*piece) * (share * self._weight)
                 losses.sum().backward()  # type: ignore[no-untyped-call]
@@ -110,20 +118,33 @@ class Chains(ABC):
         return wish if self.replicas is None else self.replicas.any(wish)
 
     def advance(self) -> None:
-        """One step of the sampler and of its schedule."""
-        self.sampler.step()
+        """One step of the stepper and of its schedule."""
+        self.stepper.step()
+        if not isinstance(self.stepper, Sampler) and self.nonfinite():  # a sampler looks by itself
+            raise FloatingPointError(f"{type(self.stepper).__name__} diverged: a weight is no longer finite.")
         if self.scheduler is not None:
             self.scheduler.step()
         self.step += 1
 
+    def nonfinite(self) -> list[str]:
+        """The names of the parameters that are not finite any more."""
+        return [name for name, p in zip(self.names, self.params, strict=True) if not bool(p.isfinite().all())]
+
+    def freeze(self) -> None:
+        """Stop what adapts."""
+        if isinstance(self.stepper, Sampler):
+            self.stepper.freeze()
+
     def lr(self) -> float:
         """The learning rate of the next step (of the first parameter group)."""
-        return float(self.sampler.param_groups[0]["lr"])
+        return float(self.stepper.param_groups[0]["lr"])
 
     def observables(self) -> dict[str, list[float]]:
         """What the sampler shows of its state ("kinetic", "thermostat"): the mean over the weights of each chain."""
-        shown = {}
-        for name, tensors in self.sampler.observables().items():
+        shown: dict[str, list[float]] = {}
+        if not isinstance(self.stepper, Sampler):
+            return shown
+        for name, tensors in self.stepper.observables().items():
             rows = torch.cat([t.reshape(len(self.numbers), -1) for t in tensors], dim=1)
             shown[name] = rows.mean(1, dtype=torch.float64).tolist()
         return shown
@@ -142,7 +163,7 @@ class Chains(ABC):
         tensors = {f"weights/{name}": tensor for name, tensor in self.sample(index).items()}
         plain: dict[str, dict[str, Any]] = {}
         for name, p in zip(self.names, self.params, strict=True):
-            for key, value in self.sampler.state[p].items():
+            for key, value in self.stepper.state[p].items():
                 if isinstance(value, Tensor):
                     tensors[f"state/{name}/{key}"] = self._slice(value, index)
                 else:
@@ -151,7 +172,7 @@ class Chains(ABC):
             tensors[f"anchor/{name}"] = self._slice(a, index)
         groups = [
             {key: value for key, value in group.items() if key not in _FROM_CONSTRUCTOR}
-            for group in self.sampler.param_groups
+            for group in self.stepper.param_groups
         ]
         own = {
             "groups": groups,
@@ -163,21 +184,39 @@ class Chains(ABC):
         return Checkpoint(self.step, tensors, {**own, **values})
 
     @torch.no_grad()
+    def reset(self, starts: Sequence[Weights]) -> None:
+        """Back to the start, as if no step had been taken."""
+        for name, p in zip(self.names, self.params, strict=True):
+            p.copy_(self._joined([start[name] for start in starts]))
+            p.grad = None
+        self.stepper.state.clear()
+        groups, schedule = self._fresh
+        for group, fresh in zip(self.stepper.param_groups, groups, strict=True):
+            group.update(fresh)
+        if self.scheduler is not None and schedule is not None:
+            self.scheduler.load_state_dict(copy.deepcopy(schedule))
+        self.thermometer = Thermometer(self.params, self.objective.num_data, self.stacked)
+        self.step = 0
+
+    @torch.no_grad()
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Continue from these checkpoints, one for each chain, all at the same step; the weights are theirs already."""
         first = checkpoints[0]
         self.step = first.step
+        if first.step == 0 and "groups" not in first.values:  # a start: the stepper is as its constructor makes it
+            self.batches.rewind(self.numbers[0], 0, first.values.get("position", {}))
+            return
         for name, p, a in zip(self.names, self.params, self.thermometer.anchor, strict=True):
             a.copy_(self._joined([c.tensors[f"anchor/{name}"] for c in checkpoints]))
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
                 joined = self._joined([c.tensors[key] for c in checkpoints])
                 # torch's optimizers count their steps in a scalar that has to stay on the CPU
-                self.sampler.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
-            self.sampler.state[p].update(first.values["state"].get(name, {}))
-        if len(first.values["groups"]) != len(self.sampler.param_groups):
+                self.stepper.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
+            self.stepper.state[p].update(first.values["state"].get(name, {}))
+        if len(first.values["groups"]) != len(self.stepper.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")
-        for group, saved in zip(self.sampler.param_groups, first.values["groups"], strict=True):
+        for group, saved in zip(self.stepper.param_groups, first.values["groups"], strict=True):
             group.update(saved)
         if self.scheduler is not None:
             self.scheduler.load_state_dict(first.values["schedule"])
@@ -186,20 +225,19 @@ class Chains(ABC):
 
     def _pieces(self, x: Any, y: Any) -> Iterator[tuple[float, tuple[Any, Any]]]:
         """The micro-batches of a batch, each with its share of the examples."""
-        if self.accumulate == 1:
+        if self.grad_accumulation_steps == 1:
             yield 1.0, (x, y)
             return
         axis = 1 if self.stacked else 0
         size = batch_size_of(tree_map(lambda t: t[0], y) if self.stacked else y)
-        if not 1 <= self.accumulate <= size:
-            raise ValueError(f"accumulate={self.accumulate} pieces of a batch of {size} examples; give 1 to {size}.")
-        bounds = [size * i // self.accumulate for i in range(self.accumulate + 1)]
+        if not 1 <= self.grad_accumulation_steps <= size:
+            raise ValueError(
+                f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; give 1 to {size}."
+            )
+        parts = self.grad_accumulation_steps
+        bounds = [size * i // parts for i in range(parts + 1)]
         for start, stop in pairwise(bounds):
             yield (stop - start) / size, tree_map(lambda t, a=start, n=stop - start: t.narrow(axis, a, n), (x, y))
-
-    _weight = (
-        1.0  # of the loss of this process in the mean over the replicas: its share of the batch times their number
-    )
 
     def _part(self, chain: int) -> Batch:
         """The part of a mini-batch that belongs to this process."""
@@ -243,12 +281,12 @@ class Chains(ABC):
 
 
 class OneChain(Chains):
-    """A single chain, on its own copy of the model."""
+    """A single chain, on its own objective."""
 
     stacked = False
 
     def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
-        parameters = self.posterior.trainable_parameters()
+        parameters = self.objective.trainable_parameters()
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(starts[0][name])
@@ -264,14 +302,14 @@ class OneChain(Chains):
         return x, y
 
     def _losses(self, x: Any, y: Any) -> Tensor:
-        loss: Tensor = self.posterior.loss(x, y) if self.replicas is None else self._parallel(x, y)
+        loss: Tensor = self.objective.loss(x, y) if self.replicas is None else self._parallel(x, y)
         return loss.reshape(1)
 
     @cached_property
     def _parallel(self) -> DistributedDataParallel:
-        """The posterior, whose gradients are averaged while they are computed."""
+        """The objective, whose gradients are averaged while they are computed."""
         assert self.replicas is not None
-        return DistributedDataParallel(self.posterior, process_group=self.replicas.group)
+        return DistributedDataParallel(self.objective, process_group=self.replicas.group)
 
     def _alone_until(self, last: bool) -> AbstractContextManager[Any]:
         if self.replicas is None or last:
@@ -299,9 +337,9 @@ class StackedChains(Chains):
             raise ValueError("running statistics can't be carried by stacked chains.")
         if isinstance(self.batches, LoaderBatches):
             raise ValueError("a DataLoader feeds one chain after another.")
-        names = internal_names(self.posterior)
+        names = internal_names(self.objective)
         self._internal = [names[name] for name in self.names]
-        device = next(self.posterior.parameters()).device
+        device = next(self.objective.parameters()).device
         return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
 
     def _fetch(self) -> tuple[Any, Any]:
@@ -318,7 +356,7 @@ class StackedChains(Chains):
 
     def _losses(self, x: Any, y: Any) -> Tensor:
         weights = dict(zip(self._internal, self.params, strict=True))
-        losses: Tensor = vmap(lambda w, a, b: functional_call(self.posterior, w, (a, b)))(weights, x, y)
+        losses: Tensor = vmap(lambda w, a, b: functional_call(self.objective, w, (a, b)))(weights, x, y)
         return losses
 
     def _slice(self, tensor: Tensor, index: int) -> Tensor:

@@ -2,69 +2,59 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
-import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import Batches, call, seed_everything
-from langevin.core.likelihoods import BUILT_IN
+from langevin.core.objective import Objective
 from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.core.sharding import is_sharded
-from langevin.ensembles.export import describe_inputs
 from langevin.errors import DivergenceError, RunError
+from langevin.inference.describe import describe_posterior
 from langevin.inference.distributed import Place
-from langevin.inference.serialize import write_recipe
 from langevin.inference.settings import RunSettings
+from langevin.inference.steppers import SchedulerFactory, write_recipe
 from langevin.samplers import Sampler
-from langevin.storage.directory import DirectoryStore
+from langevin.storage.base import SampleStore
+from langevin.storage.files import serialized
 
 
-def check(
-    posterior: Posterior,
-    batches: Batches,
-    sampler: Callable[..., Sampler],
-    schedule: Callable[[Any], LRScheduler] | None,
-    seed: int,
-) -> None:
-    """Raise for whatever would make the run fail or its samples wrong."""
-    if isinstance(sampler, torch.optim.Optimizer) or not callable(sampler):
-        raise ValueError("Give the sampler's class with its options, not an object: partial(lv.SGLD, lr=1e-2).")
-    probe = sampler(list(posterior.trainable_parameters().values()), num_data=posterior.num_data, seed=0, chain=0)
-    if not isinstance(probe, Sampler):
-        raise ValueError(f"{type(probe).__name__} is no sampler of langevin; write partial(lv.SGLD, lr=1e-2).")
-    if schedule is not None and probe.constant_rate:
-        raise ValueError(f"{type(probe).__name__} has a constant rate by definition; leave out the schedule.")
-    check_num_data(posterior, batches)
-    if not batches.exact_resume:
-        warnings.warn(
-            "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
-            "own): a resumed run will go on with other batches than an undisturbed one. Pass the data set instead.",
-            stacklevel=3,
+def check_posterior(posterior: Any) -> None:
+    """Raise for what is not a posterior, or is distributed over processes."""
+    if not isinstance(posterior, Posterior):
+        raise ValueError(
+            f"The first argument is a posterior; given {type(posterior).__name__}. Write lv.Posterior(model, "
+            f"lv.likelihoods.Categorical(), num_data=len(train))."
         )
-    if probe.injects_noise:
-        refuse_incompatible_layers(posterior)
-    with preserve_rng_state():
-        _check_loss(copy.deepcopy(posterior), batches, seed)
-
-
-def refuse_shards(posterior: Posterior) -> None:
-    """Raise for a model that was distributed over processes."""
     if any(is_sharded(p) for p in posterior.parameters()):
         raise ValueError(
             "Parameters that fully_shard has distributed are moved in a loop of your own (docs/scaling.md): sample(…) "
             "works with whole replicas of the model, mesh='data=2'."
         )
+
+
+def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
+    """Raise for data that do not fit the posterior, and for a loss that is not finite or not repeatable."""
+    check_num_data(posterior, batches)
+    if not batches.exact_resume:
+        warnings.warn(
+            "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
+            "own): a resumed run will continue with other batches than an uninterrupted one. Pass the data set instead.",
+            stacklevel=3,
+        )
+    with preserve_rng_state():
+        _check_loss(posterior, batches, seed)
 
 
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
@@ -76,32 +66,54 @@ def check_num_data(posterior: Posterior, batches: Batches) -> None:
         )
 
 
-def check_schedule(schedule: Callable[[Any], LRScheduler] | None, probe: Sampler, plan: RunSettings) -> None:
-    """Raise for a schedule that needs more than the step, or ends before the plan does."""
-    if schedule is None:
-        return
-    scheduler = schedule(probe)
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
-    total = getattr(scheduler, "total_steps", None)
-    if isinstance(total, int) and total < plan.steps:
+def check_sampler(
+    sampler: Optimizer,
+    posterior: Posterior,
+    settings: RunSettings,
+    schedule: SchedulerFactory | None,
+    batches: Batches,
+    place: Place,
+    out: Any,
+) -> None:
+    """Raise for what a sampler can't do with this posterior, these settings and these processes."""
+    if not isinstance(sampler, Sampler):
         raise ValueError(
-            f"{type(scheduler).__name__} ends after {total} steps, the run after {plan.steps}; "
-            f"write total_steps={plan.steps}."
+            f"{type(sampler).__name__} is not a langevin.Sampler; write lv.sample(posterior, data, lv.SGLD, lr=1e-2)."
         )
-
-
-def check_adaptation(probe: Sampler, plan: RunSettings) -> None:
-    """Raise if an adaptive sampler is to be frozen before it has learnt anything."""
-    if probe.adapts and plan.freeze and plan.burn_in == 0:
+    if schedule is not None and sampler.constant_lr:
         raise ValueError(
-            f"{type(probe).__name__} learns its metric during burn-in and is frozen at its end, so that its target is "
+            f"{type(sampler).__name__} has a constant learning rate by definition; leave out the schedule."
+        )
+    if sampler.injects_noise:
+        refuse_incompatible_layers(posterior)
+    check_schedule(schedule, sampler, settings, batches)
+    if sampler.adapts and settings.freeze and settings.burn_in == 0:
+        raise ValueError(
+            f"{type(sampler).__name__} learns its metric during burn-in and is frozen at its end, so that its target is "
             f"exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a biased "
             f"target, freeze=False."
         )
+    _check_mesh(posterior, sampler, place, out)
 
 
-def check_mesh(posterior: Posterior, probe: Sampler, place: Place, out: Any) -> None:
+def check_schedule(
+    schedule: SchedulerFactory | None, stepper: Optimizer, settings: RunSettings, batches: Batches
+) -> None:
+    """Raise for a schedule that needs more than the step, or ends before the run, or whose state can't be saved."""
+    scheduler = None if schedule is None else schedule(stepper)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
+    total = getattr(scheduler, "total_steps", None)
+    if isinstance(total, int) and total < settings.steps:
+        raise ValueError(
+            f"{type(scheduler).__name__} ends after {total} steps, the run after {settings.steps}; "
+            f"write total_steps={settings.steps}."
+        )
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in stepper.param_groups]
+    serialized([groups, scheduler.state_dict() if scheduler else None, batches.position()])
+
+
+def _check_mesh(posterior: Posterior, sampler: Sampler, place: Place, out: Any) -> None:
     """Raise for what several processes can't do together."""
     if place.alone:
         return
@@ -110,8 +122,8 @@ def check_mesh(posterior: Posterior, probe: Sampler, place: Place, out: Any) -> 
     if place.mesh.data == 1:
         return
     what = None
-    if not probe.elementwise:
-        what = f"{type(probe).__name__} learns from whole mini-batches, of which each process sees a part"
+    if not sampler.stackable:
+        what = f"{type(sampler).__name__} learns from whole mini-batches, of which each process sees a part"
     elif posterior.incompatible_layers() or posterior.allow:
         what = "BatchNorm and dropout depend on how a mini-batch is divided"
     if what is not None:
@@ -125,15 +137,19 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     beginning = batches.position()
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
     batches.rewind(0, 0, beginning)
-    before = {name: buffer.clone() for name, buffer in posterior.named_buffers()}
-    check_targets(posterior, batches, x, y)
-    torch.manual_seed(0)
-    loss = float(posterior.loss(x, y))
-    torch.manual_seed(1)
-    again = float(posterior.loss(x, y))
+    before = {name: (buffer, buffer.clone()) for name, buffer in posterior.named_buffers()}
+    try:
+        check_targets(posterior, batches, x, y)
+        torch.manual_seed(0)
+        loss = float(posterior.loss(x, y))
+        torch.manual_seed(1)
+        again = float(posterior.loss(x, y))
+        moved = {public_name(name) for name, (buffer, value) in before.items() if not torch.equal(buffer, value)}
+    finally:
+        for buffer, value in before.values():
+            buffer.copy_(value)
     if not math.isfinite(loss):
         raise DivergenceError(f"The loss is {loss} before the first step; look at the data and at the model's weights.")
-    moved = {public_name(name) for name, buffer in posterior.named_buffers() if not torch.equal(buffer, before[name])}
     if unknown := sorted(moved - set(posterior.running_statistics())):
         raise ValueError(
             f"The buffers {unknown} change with every pass through the model, so a sample of the weights is not all of "
@@ -142,8 +158,8 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     known = posterior.incompatible_layers() or posterior.allow
     if loss != again and not known:
         raise ValueError(
-            "The model's output is random (two passes over one batch differ), so it has no posterior. Take the "
-            'randomness out, or allow it: Posterior(…, allow=["dropout"]).'
+            "The model's output is random (two passes over one batch differ), so there is no fixed posterior to sample. "
+            'Take the randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
 
 
@@ -155,90 +171,71 @@ def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> Non
         validate(call(posterior.model, x), y if targets is None else targets)
 
 
-def check_same(store: DirectoryStore, posterior: Posterior, batches: Batches) -> None:
+def check_same(store: SampleStore, objective: Objective, posterior: Posterior, batches: Batches) -> None:
     """Refuse to continue a run with another model, N or data."""
-    tensors = posterior.trainable_parameters() | posterior.running_statistics()
+    tensors = objective.trainable_parameters() | objective.running_statistics()
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     saved = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
     if different := [name for name in {**shapes, **saved} if shapes.get(name) != saved.get(name)]:
-        raise RunError(f"The model is not the one of {store.path}; these tensors differ: {different[:5]}.")
+        raise RunError(f"The model is not the one of {store.name}; these tensors differ: {different[:5]}.")
     if posterior.num_data != store.manifest["num_data"]:
         raise RunError(
-            f"{store.path} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
+            f"{store.name} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
         )
-    for name, value in describe(posterior).items():
+    for name, value in describe_posterior(posterior).items():
         if store.manifest[name] != value:
-            raise RunError(f"{store.path} was sampled with {name} {store.manifest[name]}; given {value}.")
+            raise RunError(f"{store.name} was sampled with {name} {store.manifest[name]}; given {value}.")
     if batches.fingerprint() != store.manifest["data"]:
-        raise RunError(f"The data are not those of {store.path}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
+        raise RunError(f"The data are not those of {store.name}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
 
 
-def check_same_sampler(store: DirectoryStore, sampler: Any, schedule: Any) -> None:
-    """Refuse to continue a run with another sampler or schedule; one that can't be written down is taken on trust."""
+def check_same_sampler(store: SampleStore, sampler: Any, schedule: Any) -> None:
+    """Refuse to continue a run with another sampler or schedule; one that is not serializable is taken on trust."""
     for name, given in (("sampler", sampler), ("schedule", schedule)):
         saved = store.manifest[name]
         if given is not None and saved is not None and write_recipe(given) != saved:
             raise RunError(
-                f"A run keeps its {name}: {store.path} has {saved or 'none'}, given {write_recipe(given) or given}. "
-                f"Leave out {name}=…, or begin a new run from this one: lv.sample(…, init=lv.load(…))."
+                f"A run keeps its {name}: {store.name} has {saved or 'none'}, given {write_recipe(given) or given}. "
+                f"Leave out {name}=…, or start a new run from this one: lv.sample(…, init=lv.load(…))."
             )
 
 
-def inputs(batches: Batches) -> Any:
-    """What an input looks like, as it stands in a manifest."""
-    beginning = batches.position()
-    with preserve_rng_state():
-        x, _ = batches.fetch(0, 0)
-    batches.rewind(0, 0, beginning)
-    return describe_inputs(x)
-
-
-def describe(posterior: Posterior) -> dict[str, Any]:
-    """What tells this posterior from others with the same model, as it stands in a manifest."""
-    likelihood = posterior.likelihood
-    own = type(likelihood).__name__ if type(likelihood) in BUILT_IN.values() else None
-    return {
-        "prior": repr(posterior.prior),
-        "weight": posterior.weight,
-        "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
-    }
-
-
 def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Batches) -> None:
-    """Say what keeps a resumed run from repeating an undisturbed one bit for bit."""
+    """Warn of what keeps a resumed run from repeating an uninterrupted one bit for bit."""
     different = [f"{name} {before.get(name)} → {value}" for name, value in now.items() if before.get(name) != value]
     if different:
         warnings.warn(
             f"The environment has changed ({', '.join(different)}): the samples to come will agree with those of an "
-            f"undisturbed run in distribution, but not bit for bit.",
+            f"uninterrupted run in distribution, but not bit for bit.",
             stacklevel=3,
         )
     if not batches.exact_resume:
-        warnings.warn("The DataLoader's order can't be repeated: the run goes on with other batches.", stacklevel=3)
+        warnings.warn("The DataLoader's order can't be repeated: the run continues with other batches.", stacklevel=3)
 
 
-def size_on_disk(store: DirectoryStore, plan: RunSettings) -> float:
+def stored_size(store: SampleStore, settings: RunSettings) -> float:
     """The bytes that all samples will take."""
-    return store.bytes_per_sample() * plan.chains * min(plan.kept_per_chain(), store.manifest["keep_last"] or math.inf)
+    per_chain = min(settings.samples_per_chain(), store.manifest["keep_last"] or math.inf)
+    return store.bytes_per_sample() * settings.chains * per_chain
 
 
-def refuse_if_too_large(store: DirectoryStore, plan: RunSettings) -> None:
-    """Raise if the samples do not fit the disk."""
-    needed, free = size_on_disk(store, plan), shutil.disk_usage(store.path).free
+def refuse_if_too_large(store: SampleStore, settings: RunSettings) -> None:
+    """Raise if the samples do not fit."""
+    needed, free = stored_size(store, settings), store.free_bytes()
     if needed > free:
+        where = f"{store.name} has {human_size(free)} free" if store.path else f"{human_size(free)} of memory are free"
+        instead = "" if store.path else ', or write them to disk: out="runs/mine"'
         raise RunError(
-            f"The samples would take {human(needed)}, but {store.path} has {human(free)} free. Keep fewer (thin=…, "
-            f"keep_last=…), or smaller ones (float16=True)."
+            f"The samples would take {human_size(needed)}, but {where}. Save fewer (thin=…, keep_last=…) or smaller ones "
+            f"(sample_dtype=torch.float16){instead}."
         )
 
 
-def human(size: float) -> str:
+def human_size(size: float) -> str:
     """A number of bytes as people say it."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    from humanize import naturalsize
+
+    return str(naturalsize(size)) if math.isfinite(size) else "unlimited"
 
 
 @contextmanager

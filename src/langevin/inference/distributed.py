@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from langevin.errors import RunError
 
@@ -182,8 +182,18 @@ def place(mesh: Mesh | str | None, chains: int, device_type: str) -> Place:
     return _placed(mesh, device_type)
 
 
-def says_something() -> bool:
-    """Whether this process speaks for all that were launched with it."""
+def place_posterior(
+    posterior: nn.Module, mesh: Mesh | str | None, chains: int, device: torch.device | str | None
+) -> Place:
+    """Where this process stands; the posterior is moved to its device."""
+    wanted = next(posterior.parameters()).device if device is None else torch.device(device)
+    found = place(mesh, chains, wanted.type)
+    posterior.to(found.device(wanted))
+    return found
+
+
+def is_main_process() -> bool:
+    """Whether this process prints for all that were launched with it."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -1,4 +1,4 @@
-"""Is this set-up fit to be sampled? What goes wrong most often, looked at before it costs a night.
+"""Checks of a set-up before it is sampled: what goes wrong most often.
 
 `langevin doctor module:factory` calls the factory, which returns a posterior and data, or a dict with "posterior",
 "data" and, if wanted, "sampler" (`partial(lv.SGLD, lr=…)`), "loss" (your own loss of x and y, if you do not use
@@ -21,6 +21,7 @@ from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.curvature import largest_curvature
 from langevin.inference.checks import check_targets, preserve_rng_state
+from langevin.inference.steppers import SamplerLike, sampler_factory
 from langevin.samplers import Sampler
 
 Loss = Callable[[Any, Any], Tensor]
@@ -31,14 +32,14 @@ class Finding(NamedTuple):
 
     level: Literal["ok", "note", "warning", "error"]
     check: str
-    says: str
+    message: str
 
 
 def examine(
     posterior: Posterior,
     data: Any,
     *,
-    sampler: Callable[..., Sampler] | None = None,
+    sampler: SamplerLike | None = None,
     loss: Loss | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -55,7 +56,7 @@ def examine(
         probe = None
         if sampler is not None:
             params = list(posterior.trainable_parameters().values())
-            probe = sampler(params, num_data=posterior.num_data, seed=seed, chain=0)
+            probe = sampler_factory(sampler)(params, num_data=posterior.num_data, seed=seed, chain=0)
         findings += _number_of_data(posterior, batches)
         findings += _parameters(posterior)
         findings += _layers(posterior, probe)
@@ -67,7 +68,7 @@ def examine(
             findings += _reduction(posterior, loss, x, y)
             if probe is not None:
                 findings += _learning_rate(posterior, probe, x, y)
-                findings += _heat(posterior, probe, batches, device)
+                findings += _gradient_noise(posterior, probe, batches, device)
     return findings
 
 
@@ -107,15 +108,15 @@ def _layers(posterior: Posterior, sampler: Sampler | None) -> Iterator[Finding]:
     incompatible_layers = posterior.incompatible_layers()
     for layer in incompatible_layers:
         if layer.kind in posterior.allow:
-            verdict = "allowed, but the samples are of no posterior"
+            verdict = "allowed, but there is no fixed posterior to sample"
         elif sampler is not None and not sampler.injects_noise:
-            verdict = "as a baseline it will do"
+            verdict = "acceptable for a baseline"
         else:
             verdict = "samplers refuse it"
         yield Finding(
             "error" if verdict == "samplers refuse it" else "warning",
             check,
-            f"{layer.kind} in {layer.layer!r}: {verdict}; use {layer.instead} instead.",
+            f"{layer.kind} in {layer.name!r}: {verdict}; use {layer.alternative} instead.",
         )
     if not incompatible_layers:
         yield Finding("ok", check, "Neither BatchNorm nor dropout.")
@@ -149,7 +150,7 @@ def _randomness(posterior: Posterior, sampler: Sampler | None, x: Any, y: Any) -
         yield Finding(
             "warning" if tolerable else "error",
             check,
-            "Two passes over one batch differ: the model is random and has no posterior.",
+            "Two passes over one batch differ: the model is stochastic, so there is no fixed posterior to sample.",
         )
 
 
@@ -192,25 +193,29 @@ def _learning_rate(posterior: Posterior, sampler: Sampler, x: Any, y: Any) -> It
     )
 
 
-def _heat(posterior: Posterior, sampler: Sampler, batches: Batches, device: torch.device) -> Iterator[Finding]:
-    """The temperature that mini-batches add, from the variance of a few gradients."""
+def _gradient_noise(
+    posterior: Posterior, sampler: Sampler, batches: Batches, device: torch.device
+) -> Iterator[Finding]:
+    """The gradient-noise temperature, from the variance of a few gradients."""
     gradients = []
     for step in range(8):
         x, y = tree_map(lambda t: t.to(device), batches.fetch(0, step))
         grads = torch.autograd.grad(posterior.loss(x, y), list(posterior.trainable_parameters().values()))
         gradients.append(torch.cat([g.flatten() for g in grads]))
-    heat = sampler.gradient_noise_temperature(float(torch.stack(gradients).var(0).mean()))
+    added = sampler.gradient_noise_temperature(float(torch.stack(gradients).var(0).mean()))
     temperature = sampler.param_groups[0].get("temperature")
-    check = "mini-batch noise"
-    if math.isnan(heat):
-        yield Finding("note", check, f"Its heat depends on what {type(sampler).__name__} will have learnt.")
+    check = "gradient noise"
+    if math.isnan(added):
+        yield Finding(
+            "note", check, f"The temperature that it adds depends on what {type(sampler).__name__} will have learnt."
+        )
     elif temperature is None:
-        yield Finding("note", check, f"It is the only noise, and amounts to a temperature of about {heat:.2g}.")
+        yield Finding("note", check, f"It is the only noise; the gradient-noise temperature is about {added:.2g}.")
     else:
-        level: Literal["ok", "warning"] = "warning" if heat > 0.1 * temperature else "ok"
+        level: Literal["ok", "warning"] = "warning" if added > 0.1 * temperature else "ok"
         yield Finding(
             level,
             check,
-            f"It adds about {heat:.2g} to the temperature of {temperature:g} at the present weights."
+            f"The gradient-noise temperature is about {added:.2g} at the present weights, the target temperature {temperature:g}."
             + ("" if level == "ok" else " A smaller lr or a larger batch lowers it in proportion."),
         )

@@ -1,79 +1,274 @@
-"""The only loop: chains from their checkpoints to the end of the plan.
+"""The engine: the only loop. It takes chains from where they are to the last step.
 
-A step: fetch the batch of (seed, chain, step), compute the loss and its gradient, let the sampler move, note loss and
-temperature, keep the sample if its turn has come, write a checkpoint if one is due. Weights change only in
-`Chains.advance`, so whatever goes wrong elsewhere leaves a state from which the run continues.
+A step: fetch the mini-batch of (seed, chain, step), compute the objective's loss and its gradient, let the stepper move,
+record loss and temperature, save the sample if its turn has come, write a checkpoint if one is due. Weights change only
+in `Chains.advance`, so whatever goes wrong elsewhere leaves a state from which the run continues.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
+from langevin.core.batches import Batches
+from langevin.core.objective import Objective
 from langevin.errors import DivergenceError, RunError
-from langevin.inference.chains import Chains, Weights
+from langevin.inference import distributed
+from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
+from langevin.inference.chains import Chains, OneChain, StackedChains, Weights
 from langevin.inference.interrupt import Interrupt
-from langevin.inference.settings import Cadence, RunningMeans, RunSettings, StepInfo
-from langevin.inference.workshop import Workshop
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.steppers import SchedulerFactory, StepperFactory
+from langevin.samplers import Sampler
+from langevin.storage.base import Checkpoint, SampleStore
 from langevin.storage.directory import DirectoryStore
-
-Callbacks = Sequence[Callable[[StepInfo], None]]
-
-
-def save_starts(store: DirectoryStore, workshop: Workshop, starts: Mapping[int, Weights]) -> None:
-    """Write the checkpoints of step 0, each file for chains that will advance together."""
-    for block in workshop.place.blocks(workshop.plan.chains):
-        new = [chain for chain in block if chain in starts]
-        for together in workshop.together([0] * len(new)):
-            numbers = [new[n] for n in together]
-            group = workshop.chains(numbers, [starts[n] for n in numbers])
-            group.leads = True
-            _save(store, group, [RunningMeans() for _ in numbers])
+from langevin.storage.files import dtype_of
+from langevin.storage.memory import copy_store
 
 
-def go_on(store: DirectoryStore, workshop: Workshop, callbacks: Callbacks, progress: bool, cadence: Cadence) -> None:
-    """Take every chain from its checkpoint to the end of the plan."""
-    plan = workshop.plan
-    at = store.checkpoint_steps()
-    if missing := list(islice((chain for chain in range(plan.chains) if chain not in at), 10)):
-        raise RunError(f"{store.path} has no checkpoint of the chains {missing}, so they can't go on.")
-    mine = workshop.place.chains_of(plan.chains)
-    groups = [[mine[n] for n in together] for together in workshop.together([at[chain] for chain in mine])]
-    progress = progress and workshop.place.leads
-    with Interrupt() as interrupt, _bar(plan.steps * len(groups), progress) as bar:
-        for numbers in groups:
-            bar.update(at[numbers[0]])
-            if at[numbers[0]] == plan.steps:
-                continue
-            group, notes = _restored(store, workshop, numbers)
-            _advance(store, group, notes, plan, callbacks, bar, cadence, interrupt)
+@dataclass
+class Engine:
+    """An objective, its data, what makes steppers and schedulers, the settings, and where this process stands."""
+
+    objective: Objective
+    batches: Batches
+    make_stepper: StepperFactory
+    make_scheduler: SchedulerFactory | None
+    settings: RunSettings
+    place: distributed.Place = distributed.ALONE
+    _built: dict[tuple[int, ...], Chains] = field(default_factory=dict, repr=False)  # chains that wait for their turn
+    _beginning: dict[str, Any] = field(init=False, repr=False)  # where the data are before the first step
+
+    def __post_init__(self) -> None:
+        self._beginning = copy.deepcopy(self.batches.position())
+
+    @cached_property
+    def probe(self) -> Optimizer:
+        """A stepper that is only looked at, for checks."""
+        params = list(self.objective.trainable_parameters().values())
+        return self.make_stepper(params, num_data=self.objective.num_data, seed=0, chain=0)
+
+    # building chains
+
+    def build(
+        self, numbers: Sequence[int], starts: Sequence[Weights], kind: type[Chains] | None = None, *, last: bool = False
+    ) -> Chains:
+        """Chains of these numbers at these weights, on a copy of the objective, or, the last ones, on itself."""
+        if kind is None:
+            kind = OneChain if self.settings.mode == "sequential" else StackedChains
+        return kind(
+            self.objective if last else copy.deepcopy(self.objective),
+            numbers,
+            starts,
+            self.batches,
+            self.make_stepper,
+            self.make_scheduler,
+            seed=self.settings.seed,
+            autocast=None if self.settings.autocast is None else dtype_of(self.settings.autocast),
+            grad_accumulation_steps=self.settings.grad_accumulation_steps,
+            compiled=self.settings.compile,
+            replicas=self.place.replicas,
+        )
+
+    def groups(self, steps: Mapping[int, int]) -> list[list[int]]:
+        """Which chains advance together, by the step at which each is: one, or all at the same step."""
+        if self.settings.mode == "sequential":
+            return [[chain] for chain in steps]
+        return [[c for c, at in steps.items() if at == step] for step in sorted(set(steps.values()))]
+
+    def choose_mode(self, mode: str, starts: Sequence[Weights]) -> str:
+        """Set `settings.mode` and say why; chains that the trial has built are the ones that run."""
+        if mode not in ("auto", "vectorised", "sequential"):
+            raise ValueError(f'mode={mode!r}: choose "auto", "vectorised" or "sequential".')
+        if self.place.alone:
+            chosen, why = self._try(mode, starts)
+        else:  # the first process tries its own chains, and tells the others
+            mine = len(self.place.blocks(self.settings.chains)[0])
+            trial = replace(self, settings=replace(self.settings, chains=mine), place=distributed.ALONE, _built={})
+            chosen, why = self.place.first(lambda: trial._try(mode, starts))
+        self.settings = replace(self.settings, mode=chosen)
+        return why
+
+    def _try(self, mode: str, starts: Sequence[Weights]) -> tuple[str, str]:
+        chains = self.settings.chains
+        if chains == 1 or mode == "sequential":
+            return "sequential", ""
+        try:
+            if isinstance(self.probe, Sampler) and not self.probe.stackable:
+                raise ValueError(f"{type(self.probe).__name__} looks at whole layers.")
+            stacked = self.build(range(chains), starts[:chains], StackedChains)
+            together = _seconds_per_step(stacked)
+            stacked.reset(starts[:chains])
+        except (RuntimeError, ValueError) as error:
+            if mode == "vectorised":
+                raise ValueError(f'mode="vectorised" is not possible: {error} Write mode="sequential".') from error
+            return "sequential", str(error).splitlines()[0]
+        if mode == "auto":
+            apart = _seconds_per_step(self.build([0], starts[:1], OneChain)) * chains
+            why = f"a step of all chains takes {together:.1g} s vectorised and {apart:.1g} s one after another"
+            if apart <= together:
+                return "sequential", why
+        else:
+            why = "as requested"
+        self._built[tuple(range(chains))] = stacked
+        return "vectorised", why
+
+    # starting and continuing
+
+    def save_starts(self, store: SampleStore, starts: Mapping[int, Weights]) -> None:
+        """Write the checkpoints of step 0: weights (and the state of a stateful loader), a file for each group."""
+        values = {"position": self._beginning} if self._beginning else {}
+        for block in self.place.blocks(self.settings.chains):
+            new = {chain: 0 for chain in block if chain in starts}
+            for numbers in self.groups(new):
+                weights = {c: {f"weights/{name}": t for name, t in starts[c].items()} for c in numbers}
+                store.write_checkpoint({c: Checkpoint(0, weights[c], values) for c in numbers})
+
+    def run(
+        self,
+        store: SampleStore,
+        callbacks: Callbacks,
+        progress: bool,
+        interval: CheckpointInterval,
+        starts: Mapping[int, Weights] | None = None,
+    ) -> None:
+        """Take every chain from its start, or from its checkpoint, to the last step."""
+        at = store.checkpoint_steps()
+        chains = self.settings.chains
+        if missing := list(islice((chain for chain in range(chains) if chain not in at), 10)):
+            raise RunError(f"{store.name} has no checkpoint of the chains {missing}, so they can't continue.")
+        mine = {chain: at[chain] for chain in self.place.chains_of(chains)}
+        groups = self.groups(mine)
+        with Interrupt() as interrupt, _progress_bar(self.settings.steps * len(groups), progress, self.place) as bar:
+            for numbers in groups:
+                bar.update(at[numbers[0]])
+                if at[numbers[0]] == self.settings.steps:
+                    continue
+                group, means = self._continued(store, numbers, starts or {}, last=numbers is groups[-1])
+                self._advance(store, group, means, callbacks, bar, interval, interrupt)
+
+    def _continued(
+        self, store: SampleStore, numbers: list[int], starts: Mapping[int, Weights], last: bool
+    ) -> tuple[Chains, list[RunningMeans]]:
+        """Chains that were built already, or at their starts, or as their checkpoints left them."""
+        if (built := self._built.pop(tuple(numbers), None)) is not None:
+            return built, [RunningMeans() for _ in numbers]
+        if all(chain in starts for chain in numbers):
+            chains = self.build(numbers, [starts[chain] for chain in numbers], last=last)
+            self.batches.rewind(numbers[0], 0, self._beginning)  # the chain before may have stopped within an epoch
+            return chains, [RunningMeans() for _ in numbers]
+        checkpoints = store.checkpoints(numbers)
+        with _reading_checkpoints(store, numbers):
+            shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
+            weights = [
+                {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
+                for checkpoint in checkpoints
+            ]
+        group = self.build(numbers, weights, last=last)
+        with _reading_checkpoints(store, numbers):
+            group.restore(checkpoints)
+            return group, [RunningMeans(**checkpoint.values.get("means", {})) for checkpoint in checkpoints]
+
+    def _advance(
+        self,
+        store: SampleStore,
+        group: Chains,
+        means: list[RunningMeans],
+        callbacks: Callbacks,
+        bar: Any,
+        interval: CheckpointInterval,
+        interrupt: Interrupt,
+    ) -> None:
+        """Take a group of chains to the last step."""
+        settings = self.settings
+        compiling_since = time.monotonic() if settings.compile and not bar.disable else None
+        complete = True  # the weights are those of a whole number of steps, and their sample, if one was due, is saved
+        shown = 0.0
+        try:
+            while group.step < settings.steps:
+                losses = group.backward()
+                temperatures = _observe(store, group, means, settings, losses)
+                lr = group.lr()
+                complete = False
+                try:
+                    group.advance()
+                except FloatingPointError as error:
+                    raise DivergenceError(f"{_divergence(group, store, 0, 'it diverged')} {error}") from None
+                if group.step == settings.burn_in and settings.freeze:
+                    group.freeze()
+                if settings.saves(group.step) or group.step % 100 == 0 or group.step == settings.steps:
+                    group.check_replicas()
+                if settings.saves(group.step):
+                    _save_samples(store, group, means, lr)
+                complete = True
+                if compiling_since is not None:
+                    tqdm.write(f"compiled in {time.monotonic() - compiling_since:.0f} s", sys.stderr)
+                    compiling_since = None
+                if interval.is_due(group.step):
+                    _save_checkpoint(store, group, means)
+                if callbacks:
+                    info = StepInfo(
+                        group.numbers,
+                        group.step,
+                        settings,
+                        losses,
+                        lr,
+                        store.saved(),
+                        group.stepper,
+                        group.copy,
+                        temperatures,
+                    )
+                    for callback in callbacks:
+                        callback(info)
+                bar.update()
+                store.heartbeat(group.numbers, group.step)
+                if not bar.disable and time.monotonic() - shown > 0.5:
+                    shown = time.monotonic()
+                    bar.set_postfix_str(_status_line(store, group, losses, means), refresh=False)
+                if group.agree(interrupt.requested):
+                    raise interrupt.exception()
+            _save_checkpoint(store, group, means)
+        except (DivergenceError, RunError):
+            with suppress(Exception):
+                store.flush()
+            raise
+        except BaseException:
+            with suppress(Exception):
+                if complete:
+                    _save_checkpoint(store, group, means)
+                else:
+                    store.flush()
+            tqdm.write(f"Stopped at step {group.step} of {settings.steps}; {_where_to_resume(store)}.", sys.stderr)
+            raise
 
 
-def _restored(store: DirectoryStore, workshop: Workshop, numbers: list[int]) -> tuple[Chains, list[RunningMeans]]:
-    """Chains as their checkpoints left them, and what was noted since their last samples."""
-    checkpoints = [store.checkpoint(n) for n in numbers]
-    with _fitting(store, numbers):
-        shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
-        starts = [
-            {name: checkpoint.tensors[f"weights/{name}"].reshape(shape) for name, shape in shapes.items()}
-            for checkpoint in checkpoints
-        ]
-    group = workshop.chains(numbers, starts)
-    with _fitting(store, numbers):
-        group.restore(checkpoints)
-        return group, [RunningMeans(**checkpoint.values["notes"]) for checkpoint in checkpoints]
+def _where_to_resume(store: SampleStore) -> str:
+    """For the message about an interrupted run; one in memory is written to a temporary directory."""
+    if store.path is not None:
+        return f"resume from {store.name}"
+    try:
+        path = Path(tempfile.mkdtemp(prefix="langevin-"))
+        copy_store(store, DirectoryStore.create(path, store.manifest))
+    except Exception as error:
+        return f"the run in memory could not be written to disk: {error}"
+    return f"resume from {path}"
 
 
 @contextmanager
-def _fitting(store: DirectoryStore, numbers: list[int]) -> Iterator[None]:
+def _reading_checkpoints(store: SampleStore, numbers: list[int]) -> Iterator[None]:
     """Whatever goes wrong inside means that a checkpoint is not of this model and sampler."""
     try:
         yield
@@ -81,138 +276,87 @@ def _fitting(store: DirectoryStore, numbers: list[int]) -> Iterator[None]:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
         raise RunError(
-            f"The checkpoint of the chains {numbers} in {store.path} does not fit this model and sampler, so they "
-            f"can't go on from it ({type(error).__name__}: {error})."
+            f"The checkpoint of the chains {numbers} in {store.name} does not fit this model and sampler, so they can't "
+            f"continue from it ({type(error).__name__}: {error})."
         ) from error
 
 
-def _advance(
-    store: DirectoryStore,
-    group: Chains,
-    notes: list[RunningMeans],
-    plan: RunSettings,
-    callbacks: Callbacks,
-    bar: Any,
-    cadence: Cadence,
-    interrupt: Interrupt,
-) -> None:
-    """Take a group of chains to the end of the plan."""
-    begin = time.monotonic() if plan.compile and not bar.disable else None
-    whole = True  # the weights are those of a whole number of steps, and their sample, if one was due, is kept
-    shown = 0.0
-    try:
-        while group.step < plan.steps:
-            losses = group.backward()
-            heats = _note(store, group, notes, plan, losses)
-            lr = group.lr()
-            whole = False
-            try:
-                group.advance()
-            except FloatingPointError as error:
-                raise DivergenceError(f"{_divergence(group.numbers[0], 'it diverged', group, store)} {error}") from None
-            if group.step == plan.burn_in and plan.freeze:
-                group.sampler.freeze()
-            if plan.keeps(group.step) or group.step % 100 == 0 or group.step == plan.steps:
-                group.check_replicas()
-            if plan.keeps(group.step):
-                _keep(store, group, notes, lr)
-            whole = True
-            if begin is not None:
-                tqdm.write(f"compiled in {time.monotonic() - begin:.0f} s", sys.stderr)
-                begin = None
-            if cadence.due(group.step):
-                _save(store, group, notes)
-            for callback in callbacks:
-                callback(
-                    StepInfo(
-                        group.numbers, group.step, plan, losses, lr, store.kept(), group.sampler, group.copy, heats
-                    )
-                )
-            bar.update()
-            store.beat(group.numbers, group.step)
-            if not bar.disable and time.monotonic() - shown > 0.5:
-                shown = time.monotonic()
-                bar.set_postfix_str(_state_of_affairs(store, group, losses, notes), refresh=False)
-            if group.agree(interrupt.requested):
-                raise interrupt.exception()
-        _save(store, group, notes)
-    except (DivergenceError, RunError):
-        with suppress(Exception):
-            store.flush()
-        raise
-    except BaseException:
-        with suppress(Exception):
-            if whole:
-                _save(store, group, notes)
-            else:
-                store.flush()
-            tqdm.write(f"Stopped at step {group.step} of {plan.steps}; resume from {store.path}.", sys.stderr)
-        raise
-
-
-def _note(
-    store: DirectoryStore, group: Chains, notes: list[RunningMeans], plan: RunSettings, losses: list[float]
+def _observe(
+    store: SampleStore, group: Chains, means: list[RunningMeans], settings: RunSettings, losses: list[float]
 ) -> list[float]:
-    """Note losses, checked; now and then read, note and return temperatures about the mean of late burn-in."""
-    for chain, note, loss in zip(group.numbers, notes, losses, strict=True):
+    """Record losses, checked; now and then measure, record and return temperatures about the mean of late burn-in."""
+    for index, (mean, loss) in enumerate(zip(means, losses, strict=True)):
         if not math.isfinite(loss):
-            raise DivergenceError(_divergence(chain, f"the loss is {loss}", group, store))
-        note.loss += loss
-        note.steps += 1
-    if plan.averages(group.step):
+            raise DivergenceError(_divergence(group, store, index, f"the loss is {loss}"))
+        mean.loss += loss
+        mean.steps += 1
+    if settings.averages(group.step):
         group.thermometer.average(group.params)
-    elif plan.reads_temperature(group.step):
+    elif settings.measures_temperature(group.step):
         each = group.thermometer.measure_each(group.params)
         observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
         observed |= group.observables()
-        heats: list[float] = group.thermometer.over_all(each).tolist()
-        for i, (note, heat) in enumerate(zip(notes, heats, strict=True)):
-            note.heat += heat
-            note.readings += 1
+        temperatures: list[float] = group.thermometer.over_all(each).tolist()
+        for i, (mean, temperature) in enumerate(zip(means, temperatures, strict=True)):
+            mean.temperature += temperature
+            mean.readings += 1
             for name, values in observed.items():
-                note.observe(name, values[i])
-        return heats
+                mean.observe(name, values[i])
+        return temperatures
     return []
 
 
-def _keep(store: DirectoryStore, group: Chains, notes: list[RunningMeans], lr: float) -> None:
+def _save_samples(store: SampleStore, group: Chains, means: list[RunningMeans], lr: float) -> None:
     for index, chain in enumerate(group.numbers):
         try:
             if group.leads:
-                store.add(chain, group.step, group.sample(index), notes[index].means(lr))
+                store.add(chain, group.step, group.sample(index), means[index].means(lr))
         except FloatingPointError as error:
-            raise DivergenceError(_divergence(chain, str(error), group, store)) from None
-        notes[index] = RunningMeans()
+            raise DivergenceError(_divergence(group, store, index, str(error))) from None
+        means[index] = RunningMeans()
 
 
-def _save(store: DirectoryStore, group: Chains, notes: list[RunningMeans]) -> None:
+def _save_checkpoint(store: SampleStore, group: Chains, means: list[RunningMeans]) -> None:
     if not group.leads:
         return
-    checkpoints = {chain: group.checkpoint(i, {"notes": asdict(notes[i])}) for i, chain in enumerate(group.numbers)}
-    for chain, checkpoint in checkpoints.items():
+    checkpoints = {chain: group.checkpoint(i, {"means": asdict(means[i])}) for i, chain in enumerate(group.numbers)}
+    for index, checkpoint in enumerate(checkpoints.values()):
         for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
             if not bool(tensor.isfinite().all()):
-                raise DivergenceError(_divergence(chain, f"{name} is not finite", group, store))
+                raise DivergenceError(_divergence(group, store, index, f"{name} is not finite"))
     store.write_checkpoint(checkpoints)
 
 
-def _divergence(chain: int, what: str, group: Chains, store: DirectoryStore) -> str:
-    spoilt = [name for name, p in zip(group.names, group.params, strict=True) if not bool(p.isfinite().all())]
-    which = f" No longer finite: {', '.join(spoilt[:3])}{'…' if len(spoilt) > 3 else ''}." if spoilt else ""
+def _divergence(group: Chains, store: SampleStore, index: int, what: str) -> str:
+    lost = group.nonfinite()
+    which = f" No longer finite: {', '.join(lost[:3])}{'…' if len(lost) > 3 else ''}." if lost else ""
+    kept = "" if store.path is None else f" Samples before it and the last good checkpoint are in {store.name}."
     return (
-        f"Chain {chain}: {what} at step {group.step}, with lr={group.lr():.3g}.{which} The samples before and the "
-        f"last good checkpoint are kept in {store.path}. Sample anew with a smaller lr; `langevin doctor` estimates "
-        f"the largest stable one."
+        f"Chain {group.numbers[index]}: {what} at step {group.step}, with lr={group.lr():.3g}.{which}{kept} Sample again "
+        f"with a smaller lr; `langevin doctor` estimates the largest stable one."
     )
 
 
-def _state_of_affairs(store: DirectoryStore, group: Chains, losses: list[float], notes: list[RunningMeans]) -> str:
-    readings = sum(note.readings for note in notes)
-    heat = f", T {sum(note.heat for note in notes) / readings:.2f}" if readings else ""
+def _status_line(store: SampleStore, group: Chains, losses: list[float], means: list[RunningMeans]) -> str:
+    readings = sum(mean.readings for mean in means)
+    temperature = f", T {sum(mean.temperature for mean in means) / readings:.2f}" if readings else ""
     which = f"chain {group.numbers[0]}" if len(group.numbers) == 1 else f"{len(group.numbers)} chains"
-    return f"{which}, loss {sum(losses) / len(losses):.3g}{heat}, kept {store.kept()} + {store.waiting()} to be written"
+    buffered = f", {store.buffered()} buffered" if store.buffered() else ""
+    return f"{which}, loss {sum(losses) / len(losses):.3g}{temperature}, {store.saved()} saved{buffered}"
 
 
-def _bar(total: int, progress: bool) -> Any:
+def _progress_bar(total: int, progress: bool, place: distributed.Place) -> Any:
     interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
-    return tqdm(total=total, unit="step", disable=not progress, mininterval=interval, delay=1.0, dynamic_ncols=True)
+    hidden = not (progress and place.leads)
+    return tqdm(total=total, unit="step", disable=hidden, mininterval=interval, delay=1.0, dynamic_ncols=True)
+
+
+def _seconds_per_step(group: Chains) -> float:
+    """The median time of a few steps, after two that are not counted."""
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        group.backward()
+        group.advance()
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[2]

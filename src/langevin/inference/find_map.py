@@ -82,7 +82,7 @@ def _lbfgs(posterior: Posterior, data: Any, steps: int, piece: int, tolerance: f
     def closure() -> float:
         optimizer.zero_grad()
         total = 0.0
-        for batch in batches.whole(piece):
+        for batch in batches.full_pass(piece):
             x, y = tree_map(lambda t: t.to(device), batch)
             loss = posterior.loss(x, y) * (batch_size_of(y) / posterior.num_data)
             loss.backward()  # type: ignore[no-untyped-call]

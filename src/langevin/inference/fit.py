@@ -1,59 +1,61 @@
 """`fit`: distributions that are fitted instead of sampled.
 
-It goes through the loop of `sample`: the parameters that move are those of the method, the sampler is a torch
-optimizer, and the samples that the store keeps are snapshots of these parameters. The distribution over the weights is
-made of the snapshots when it is asked for; so a fit is stored, interrupted, resumed and extended like a run.
+The engine does it: the objective is that of the approximation, the stepper a torch optimizer, and what the store keeps
+are snapshots of the approximation's parameters. The distribution over the weights is made of the snapshots when it is
+asked for; so a fit is stored, interrupted, resumed and extended like a run.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from langevin.approximations.base import Method
-from langevin.approximations.laplace import LaplaceApproximation
-from langevin.approximations.variational import Family
+from langevin.approximations import Approximation, Laplace
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
-from langevin.ensembles.fit import Fit, read_method
-from langevin.ensembles.run import Run
-from langevin.errors import RunError
-from langevin.inference import checks as preflight
-from langevin.inference import sample as loop
-from langevin.inference.engine import Callbacks
+from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.predictor import Predictor
+from langevin.inference import checks
+from langevin.inference.callbacks import Callbacks
+from langevin.inference.describe import device_of, inputs_of, make_manifest
+from langevin.inference.engine import Engine
 from langevin.inference.find_map import find_map
-from langevin.inference.sample import starting_weights
-from langevin.inference.settings import RunSettings
-from langevin.samplers.descent import Descent
+from langevin.inference.resume import finished_fit
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.starts import load_fixed, starting_weights
+from langevin.inference.steppers import OptimizerFactory, SchedulerFactory
+from langevin.inference.stores import started
+from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
+from langevin.storage.memory import MemoryStore
 
 
 def fit(
     posterior: Posterior,
     data: Any,
-    method: Method,
+    approximation: Approximation,
     *,
     optimizer: Callable[..., Optimizer] | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
     burn_in: int = 0,
-    schedule: Callable[[Any], LRScheduler] | None = None,
-    init: Mapping[str, Tensor] | Run | None = None,
+    schedule: SchedulerFactory | None = None,
+    init: Mapping[str, Tensor] | Ensemble | None = None,
     draws: int = 30,
     seed: int = 0,
     device: torch.device | str | None = None,
     out: str | Path | None = None,
     autocast: torch.dtype | None = None,
-    accumulate: int = 1,
+    grad_accumulation_steps: int = 1,
     callbacks: Callbacks = (),
     progress: bool = True,
     checkpoint_steps: int | None = None,
@@ -65,8 +67,8 @@ def fit(
     Args:
         posterior: what to approximate.
         data: the training data: tensors (x, y), a map-style data set, or a DataLoader.
-        method: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)` or, which takes
-            no steps and so none of the options about them, `lv.LaplaceApproximation()`.
+        approximation: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)` or, which
+            takes no steps and so none of the options about them, `lv.Laplace()`.
         optimizer: an optimizer's class with its options, `partial(torch.optim.Adam, lr=1e-3)`.
         steps: steps in all.
         batch_size: examples per step (128); with a DataLoader it is the loader's.
@@ -75,31 +77,31 @@ def fit(
         init: where to start: the model's weights (None), a state dict such as `lv.find_map(…)` returns, the last sample
             of a run, or another fit: its parameters if they are of the same kind, else its mean.
         draws: how many draws of the weights a prediction averages over.
-        seed: everything random, in training and in draws, is a function of it.
+        seed: random seed, of training and of draws.
         device: where to compute; by default where the model is.
-        out: the directory of the fit. Without one, it is deleted with the object that is returned.
+        out: the directory of the fit. Without one, it is in memory; `fit.save(path)` writes it.
         autocast: compute the loss in this precision (`torch.bfloat16`).
-        accumulate: compute each batch in so many pieces, to save memory.
+        grad_accumulation_steps: compute each batch in so many parts, to save memory.
         callbacks: functions that get a `StepInfo` after every step.
         progress: show a progress bar.
         checkpoint_steps: write a checkpoint every so many steps.
         checkpoint_seconds: and at least that often.
-        tags: anything of yours, made of what JSON has, to stand in the manifest.
+        tags: anything of yours, JSON-serializable, to be stored in the manifest.
     """
-    _check_method(method, draws)
+    _check_approximation(approximation, draws)
+    checks.check_posterior(posterior)
     posterior = copy.deepcopy(posterior)
     if device is not None:
         posterior.to(device)
-    if isinstance(init, Mapping):  # frozen parameters start there too
-        load_tensors(posterior, {name: init[name] for name in posterior.fixed_tensors() if name in init})
-    refuse_incompatible_layers(posterior, ["batchnorm"] if method.tolerates_batchnorm else [])
+    load_fixed(init, posterior)
+    refuse_incompatible_layers(posterior, ["batchnorm"] if approximation.tolerates_batchnorm else [])
     about = {
-        "method": method.recipe(),
+        "method": approximation.recipe(),
         "weights": list(posterior.trainable_parameters()),
         "buffers": list(posterior.running_statistics()),
         "draws": draws,
     }
-    if isinstance(method, LaplaceApproximation):
+    if isinstance(approximation, Laplace):
         if optimizer is not None or schedule is not None or (init is not None and steps is not None):
             raise ValueError(
                 "The Laplace approximation takes no steps from init, and none by mini-batches; leave out optimizer=…, "
@@ -107,119 +109,104 @@ def fit(
                 "init=lv.find_map(posterior, data, method='sgd')."
             )
         mode = init if init is not None else partial(find_map, steps=steps or 1000, progress=progress)
-        where = {"seed": seed, "out": out, "tags": tags, "about": about}
-        return _at_the_mode(posterior, data, method, mode, batch_size or 256, **where)
+        return _laplace(
+            posterior, data, approximation, mode, batch_size or 256, seed=seed, out=out, tags=tags, about=about
+        )
     if optimizer is None or not (isinstance(steps, int) and isinstance(burn_in, int) and 0 <= burn_in < steps):
         raise ValueError(
             f"Give an optimizer and how many steps, with burn_in less than that; given steps={steps!r}, "
             f"burn_in={burn_in!r}. Write lv.fit(…, optimizer=partial(torch.optim.Adam, lr=1e-3), steps=1000)."
         )
-    own_schedule = method.schedule()
+    own_schedule = approximation.schedule()
     if own_schedule is not None and schedule is not None:
-        raise ValueError(f"{method!r} brings its own schedule (low=…); leave out schedule=… or low=….")
+        raise ValueError(f"{approximation!r} brings its own schedule (low=…); leave out schedule=… or low=….")
     schedule = own_schedule or schedule
-    batches = as_batches(data, batch_size, seed, next(posterior.parameters()).device)
-    preflight.check(posterior, batches, partial(Descent, optimizer=optimizer), schedule, seed)
-    every, phase = method.spacing(steps, burn_in)
-    method.check(posterior, (steps - phase) // every - (burn_in - phase) // every)
-    start = _start(method, posterior, init, seed)
+    make_optimizer = OptimizerFactory(optimizer)
+    batches = as_batches(data, batch_size, seed, device_of(posterior))
+    checks.check_data(posterior, batches, seed)
+    every, phase = approximation.spacing(steps, burn_in)
+    approximation.check(posterior, (steps - phase) // every - (burn_in - phase) // every)
+    start = _start(approximation, posterior, init, seed)
     original = copy.deepcopy(posterior) if posterior.running_statistics() else posterior
-    run = loop.minimize(
-        method.objective(posterior),
-        data,
-        optimizer,
+    predictor = Predictor(posterior.model, posterior.likelihood)
+    settings = RunSettings(
         steps=steps,
         burn_in=burn_in,
-        every=every,
+        thin=every,
         phase=phase,
-        schedule=schedule,
-        start=start,
-        batch_size=batch_size,
+        chains=1,
         seed=seed,
-        out=out,
-        autocast=autocast,
-        accumulate=accumulate,
-        callbacks=callbacks,
-        progress=progress,
-        checkpoint_steps=checkpoint_steps,
-        checkpoint_seconds=checkpoint_seconds,
-        tags=tags,
-        about=about,
+        batch_size=batch_size,
+        mode="sequential",
+        freeze=False,
+        grad_accumulation_steps=grad_accumulation_steps,
+        autocast=None if autocast is None else str(autocast).removeprefix("torch."),
+        measure_temperature=False,
     )
-    return _finished(run, original, data)
+    fixed = {name: tensor.clone() for name, tensor in posterior.fixed_tensors().items()}
+    engine = Engine(approximation.objective(posterior), batches, make_optimizer, schedule, settings)
+    checks.check_schedule(schedule, engine.probe, settings, batches)
+    with checks.preserve_rng_state():
+        manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags) | about
+        with started(engine, out, manifest, fixed, {0: start}, "" if progress else None) as store:
+            engine.run(store, callbacks, progress, CheckpointInterval(checkpoint_steps, checkpoint_seconds), {0: start})
+    return finished_fit(store, predictor, original, data)
 
 
-@wraps(loop.resume, assigned=())
-def resume(path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
-    """Continue a run or a fit from its last checkpoint, to `steps` in all (by default as many as were planned).
-
-    It goes on exactly as if it had never stopped: bit for bit in the same environment, and a difference of environment
-    is said. Sampler and schedule are known from the run unless they were functions of the user's, which must then be
-    given again; of a fit, the optimizer: `optimizer=…` in the place of `sampler=…`.
-    """
-    manifest = DirectoryStore.open(path).manifest
-    if "method" not in manifest:
-        return loop.resume(path, posterior, data, **options)
-    method = read_method(manifest["method"])
-    if isinstance(method, LaplaceApproximation):
-        raise RunError(f"{path} is a Laplace approximation, which is complete: there is nothing to go on with.")
-    if "optimizer" in options:
-        options["sampler"] = partial(Descent, optimizer=options.pop("optimizer"))
-    if isinstance(method, Family) and options.get("steps"):
-        _check_end(RunSettings(**manifest["plan"]), options["steps"])
-    run = loop.resume(path, method.objective(copy.deepcopy(posterior)), data, **options)
-    return _finished(run, posterior, data)
-
-
-def _at_the_mode(
-    posterior: Posterior, data: Any, method: LaplaceApproximation, mode: Any, batch_size: int, **options: Any
+def _laplace(
+    posterior: Posterior,
+    data: Any,
+    approximation: Laplace,
+    mode: Any,
+    batch_size: int,
+    *,
+    seed: int,
+    out: str | Path | None,
+    tags: Mapping[str, Any] | None,
+    about: Mapping[str, Any],
 ) -> Fit:
-    """A Laplace approximation at the mode that is given, or that a function of posterior and data finds."""
-    method.check(posterior, 0)
-    seed = options["seed"]
-    batches = as_batches(data, None, seed, next(posterior.parameters()).device)
-    preflight.check(posterior, batches, partial(Descent, optimizer=partial(torch.optim.SGD, lr=1.0)), None, seed)
+    """A Laplace approximation at the mode that is given, or that a function of posterior and data finds: no steps."""
+    approximation.check(posterior, 0)
+    batches = as_batches(data, None, seed, device_of(posterior))
+    checks.check_data(posterior, batches, seed)
     found = mode(posterior, data) if callable(mode) else mode
-    load_tensors(posterior, _start(method, posterior, found, seed))
-    tensors = method.tensors(posterior, batches, batch_size)
+    load_tensors(posterior, _start(approximation, posterior, found, seed))
+    tensors = approximation.tensors(posterior, batches, batch_size)
     with torch.no_grad():
-        pieces = ((posterior.loss(x, y), batch_size_of(y)) for x, y in batches.whole(4096))
+        pieces = ((posterior.loss(x, y), batch_size_of(y)) for x, y in batches.full_pass(4096))
         loss = sum(float(value) * size for value, size in pieces) / posterior.num_data
-    run = loop.keep(posterior, data, tensors, {"loss": loss}, **options)
-    return _finished(run, posterior, data)
+    settings = RunSettings(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, measure_temperature=False)
+    engine = Engine(posterior, batches, OptimizerFactory(torch.optim.SGD), None, settings)
+    with checks.preserve_rng_state():
+        manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags, tensors=tensors) | dict(about)
+    store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
+    with store.writing():
+        store.write_fixed(posterior.fixed_tensors())
+        store.add(0, 1, tensors, {"loss": loss})
+        store.flush()
+        store.write_manifest()
+    return finished_fit(store, Predictor(posterior.model, posterior.likelihood), posterior, data)
 
 
-def _check_method(method: Any, draws: int) -> None:
-    if not isinstance(method, Method):
-        raise ValueError(f"{method!r} is no method; write lv.fit(posterior, data, lv.MeanField(), …).")
-    if not isinstance(draws, int) or draws < 1:
+def _check_approximation(approximation: Any, draws: int) -> None:
+    if not isinstance(approximation, Approximation):
+        raise ValueError(
+            f"{approximation!r} is not an approximation; write lv.fit(posterior, data, lv.MeanField(), …)."
+        )
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: a prediction averages over at least one draw of the weights.")
 
 
-def _check_end(plan: RunSettings, steps: int) -> None:
-    """The distribution is that of the last snapshot, so the last step has to be one."""
-    if not plan.keeps(steps):
-        fitting = steps + (plan.phase - steps) % plan.thin
-        raise ValueError(f"steps={steps} would end between two snapshots, {plan.thin} apart; write steps={fitting}.")
-
-
-def _start(method: Method, posterior: Posterior, init: Any, seed: int) -> dict[str, Tensor]:
-    """The parameters with which the loop begins, with the buffers that move with them."""
+def _start(approximation: Approximation, posterior: Posterior, init: Any, seed: int) -> dict[str, Tensor]:
+    """The parameters with which the loop begins, with the running statistics that belong to them."""
     names = list(posterior.trainable_parameters())
     given = init
     if isinstance(init, Fit):
-        given = {**posterior.fixed_tensors(), **init.approximation.mean}
+        given = {**posterior.fixed_tensors(), **init.distribution.mean}
     weights = starting_weights(given, 0, posterior)
-    start = method.start(posterior, {name: weights[name] for name in names}, seed)
+    start = approximation.start({name: weights[name] for name in names}, seed)
     if isinstance(init, Fit):
         last = init.snapshots[-1]
         if all(name in last and last[name].shape == tensor.shape for name, tensor in start.items()):
             start = {name: last[name].to(tensor) for name, tensor in start.items()}
     return start | {name: tensor for name, tensor in weights.items() if name not in names}
-
-
-def _finished(run: Run, posterior: Posterior, data: Any) -> Fit:
-    fit = Fit(run._store, run._predictor, scratch=run._scratch)
-    if fit.manifest["buffers"]:
-        fit.reestimate(posterior, data)
-    return fit

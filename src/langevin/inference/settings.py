@@ -1,20 +1,14 @@
-"""What a run is to do, and what is noted while it does it."""
+"""What a run is to do: the numbers that stand in its manifest."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from torch import Tensor
-
-from langevin.samplers import Sampler
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run is to do; it stands in the manifest."""
+    """Steps, burn-in, thinning, chains and how they are computed."""
 
     steps: int
     burn_in: int
@@ -25,98 +19,64 @@ class RunSettings:
     batch_size: int | None
     mode: str  # "vectorised" or "sequential"
     freeze: bool
-    accumulate: int
+    grad_accumulation_steps: int
     autocast: str | None
-    thermometer: bool = True  # whether the temperature is read; an optimum has none
+    measure_temperature: bool = True  # an optimum has none
     compile: bool = False
 
     def __post_init__(self) -> None:
-        smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "accumulate": 1}
+        smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
         for name, least in smallest.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer, {least} or more; given {name}={value!r}.")
         if self.burn_in >= self.steps:
             raise ValueError(
                 f"burn_in={self.burn_in} leaves nothing of steps={self.steps}; steps counts all, burn-in included. "
                 f"Write steps={self.burn_in + self.steps}."
             )
-        if self.kept_per_chain() == 0:
+        if self.samples_per_chain() == 0:
             left = self.steps - self.burn_in
             raise ValueError(
-                f"No sample would be kept: only {left} steps follow the burn-in. Write thin={left} or less."
+                f"No sample would be saved: only {left} steps follow the burn-in. Write thin={left} or less."
             )
 
-    def keeps(self, step: int) -> bool:
+    def saves(self, step: int) -> bool:
         """Whether the weights after that many steps are a sample."""
         return step > self.burn_in and (step - self.phase) % self.thin == 0
 
-    def kept_per_chain(self) -> int:
+    def samples_per_chain(self) -> int:
         """How many samples each chain will have."""
         return (self.steps - self.phase) // self.thin - (self.burn_in - self.phase) // self.thin
 
     def averages(self, step: int) -> bool:
-        """Whether the mean of the weights, about which the temperature is read, takes in this step."""
-        return self.burn_in // 2 <= step < self.burn_in and self._reads(step)
+        """Whether the mean of the weights, about which the temperature is measured, takes in this step."""
+        return self.burn_in // 2 <= step < self.burn_in and self._measures(step)
 
-    def reads_temperature(self, step: int) -> bool:
-        """Whether the temperature is read at this step."""
-        return step >= self.burn_in and self._reads(step)
+    def measures_temperature(self, step: int) -> bool:
+        """Whether the temperature is measured at this step."""
+        return step >= self.burn_in and self._measures(step)
 
-    def _reads(self, step: int) -> bool:
-        return self.thermometer and step % min(10, self.thin) == 0  # a reading costs a pass over the weights
-
-
-@dataclass(frozen=True)
-class StepInfo:
-    """What a callback is told after every step."""
-
-    chains: list[int]
-    step: int
-    plan: RunSettings
-    loss: list[float]  # of each chain
-    lr: float
-    kept: int  # samples on the disk, over all chains
-    sampler: Sampler
-    weights: Callable[[int], dict[str, Tensor]]  # of the n-th of `chains`
-    temperature: list[float] = field(default_factory=list)  # of each chain; empty where it was not read at this step
+    def _measures(self, step: int) -> bool:
+        return self.measure_temperature and step % min(10, self.thin) == 0  # it costs a pass over the weights
 
 
 @dataclass
-class RunningMeans:
-    """Sums over the steps since the last sample of a chain."""
-
-    loss: float = 0.0
-    steps: int = 0
-    heat: float = 0.0
-    readings: int = 0
-    observed: dict[str, list[float]] = field(default_factory=dict)  # name → sum, count
-
-    def observe(self, name: str, value: float) -> None:
-        """Take in a reading of anything else."""
-        total, count = self.observed.get(name, [0.0, 0])
-        self.observed[name] = [total + value, count + 1]
-
-    def means(self, lr: float) -> dict[str, float]:
-        """What is stored with a sample."""
-        return {
-            **{name: total / count for name, (total, count) in self.observed.items()},
-            "loss": self.loss / max(self.steps, 1),
-            "temperature": self.heat / self.readings if self.readings else math.nan,
-            "lr": lr,
-        }
-
-
-@dataclass
-class Cadence:
-    """When a checkpoint is due."""
+class CheckpointInterval:
+    """When a checkpoint is due: every so many steps, and at least every so many seconds."""
 
     steps: int | None
     seconds: float
     last: float = field(default_factory=time.monotonic)
 
-    def due(self, step: int) -> bool:
-        """Whether one is due after this step; if so, the clock starts anew."""
+    def __post_init__(self) -> None:
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            raise ValueError(f"checkpoint_steps={self.steps!r}: give an integer, 1 or more, or leave it out.")
+        if not (isinstance(self.seconds, int | float) and self.seconds >= 0):
+            raise ValueError(f"checkpoint_seconds={self.seconds!r}: give a number of seconds, such as 30.")
+
+    def is_due(self, step: int) -> bool:
+        """Whether one is due after this step; if so, the clock starts again."""
         if (self.steps and step % self.steps == 0) or time.monotonic() - self.last >= self.seconds:
             self.last = time.monotonic()
             return True

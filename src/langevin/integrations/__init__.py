@@ -1,1 +1,13 @@
-"""langevin inside other libraries: scikit-learn, TensorBoard."""
+"""langevin inside other libraries; each module is imported when it is first asked for."""
+
+import importlib
+from typing import Any
+
+_MODULES = ("sklearn", "tensorboard")
+
+
+def __getattr__(name: str) -> Any:
+    """`lv.integrations.sklearn`, `lv.integrations.tensorboard`."""
+    if name in _MODULES:
+        return importlib.import_module(f"langevin.integrations.{name}")
+    raise AttributeError(f"module 'langevin.integrations' has no attribute {name!r}")

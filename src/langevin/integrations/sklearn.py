@@ -1,4 +1,4 @@
-"""A scikit-learn face: Bayesian networks as estimators, so that pipelines and `cross_val_score` work.
+"""Bayesian networks as scikit-learn estimators, so that pipelines and `cross_val_score` work.
 
 >>> from sklearn.datasets import load_iris
 >>> from sklearn.model_selection import cross_val_score
@@ -23,15 +23,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from langevin.core.likelihoods import Categorical, GaussianNoise, Likelihood
+from langevin.core import likelihoods
+from langevin.core.likelihoods import Likelihood
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
 from langevin.diagnostics.curvature import largest_curvature
-from langevin.ensembles.predict import ClassPrediction, Prediction, Predictor, ValuePrediction
+from langevin.ensembles.ensemble import WeightList
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.predictor import Predictor
 from langevin.inference.checks import preserve_rng_state
 from langevin.inference.find_map import find_map
 from langevin.inference.sample import sample
-from langevin.samplers import SGD, SGLD, Sampler
+from langevin.inference.steppers import SamplerLike
+from langevin.samplers import SGD, SGLD
 
 Net = nn.Module | Callable[[int, int], nn.Module] | None
 
@@ -42,7 +46,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         net: Net = None,
-        sampler: Callable[..., Sampler] | None = None,
+        sampler: SamplerLike | None = None,
         *,
         prior: Any = None,
         steps: int = 2000,
@@ -92,9 +96,8 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
             **options,  # type: ignore[arg-type]
         )
         # predictions in double precision, so that they do not depend on which rows are asked for together
-        self.samples_ = [{name: tensor.double() for name, tensor in weights.items()} for weights in run]
+        self.ensemble_ = WeightList(Predictor(posterior.model, posterior.likelihood), run).double()
         self.temperature_ = run.temperature()
-        self.predictor_ = Predictor(posterior.model, posterior.likelihood).double()
 
     def _network(self, features: int, outputs: int) -> nn.Module:
         if self.net is None:
@@ -109,7 +112,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
     def _predict(self, x: Any) -> Prediction:
         check_is_fitted(self)
         x = validate_data(self, x, reset=False)
-        return self.predictor_.predict(self.samples_, self._inputs(x).double())
+        return self.ensemble_.predict(self._inputs(x).double())
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[misc]
@@ -118,7 +121,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
     Args:
         net: a module, or a function from the numbers of features and classes to one; by default one hidden layer of 50.
             Features are standardized first.
-        sampler: `partial(lv.SGLD, lr=…)` and the like; by default SGLD at a tenth of its stability limit.
+        sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default SGLD at a tenth of its stability limit.
         prior: of the weights; by default `Gaussian(1.0)`.
         steps: of the search for a start, and of each chain, burn-in included.
         burn_in: steps before the first sample (a quarter).
@@ -135,7 +138,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs at least two classes; y has one class, {self.classes_[0]!r}.")
-        self._sample(X, torch.as_tensor(labels), len(self.classes_), Categorical())
+        self._sample(X, torch.as_tensor(labels), len(self.classes_), likelihoods.Categorical())
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -159,11 +162,11 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):  # type: ignore[misc]
         X, y = validate_data(self, X, y, y_numeric=True)
         self.target_mean_, self.target_std_ = float(np.mean(y)), float(np.std(y)) or 1.0
         scaled = torch.as_tensor((y - self.target_mean_) / self.target_std_, dtype=torch.float32)[:, None]
-        self._sample(X, scaled, 1, GaussianNoise(0.5, sampled=True))
+        self._sample(X, scaled, 1, likelihoods.Gaussian(0.5, sampled=True))
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean of each row and, if asked, the standard deviation (noise and doubt together)."""
+        """The predictive mean of each row and, if asked, the standard deviation (aleatoric and epistemic)."""
         prediction = self._predict(X)
         assert isinstance(prediction, ValuePrediction)
         mean = prediction.mean[:, 0].double().numpy() * self.target_std_ + self.target_mean_

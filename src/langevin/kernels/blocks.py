@@ -1,4 +1,4 @@
-"""Element-wise updates in pieces of a size for which they are quick.
+"""Element-wise updates in blocks of a size for which they are fast.
 
 An update of a few dozen operations on small tensors costs their number, on large ones the memory that they go through.
 So small tensors are joined, and each operation is called once for all of them; large ones are cut, and what the update
@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from langevin.core import sharding
-
-SIZE = 1 << 15  # numbers in a piece: one thread treats it, so no other is waited for (torch shares out more than that)
+SIZE = 1 << 15  # numbers in a block: one thread handles it, so no other is waited for (torch shares out more than that)
 
 
-class _Room(NamedTuple):
+class _Buffer(NamedTuple):
     """Where some tensors are joined."""
 
     owner: Tensor  # kept, so that its id stays its own
@@ -26,11 +24,11 @@ class _Room(NamedTuple):
     views: list[Tensor]  # of `flat`, in the shapes of the tensors
 
 
-class Pieces:
-    """Cuts and joins; keeps the room for what it joins from step to step."""
+class Blocks:
+    """Splits large tensors, joins small ones; keeps the buffers for what it joins from step to step."""
 
     def __init__(self) -> None:
-        self._rooms: dict[tuple[int, int, int], _Room] = {}
+        self._buffers: dict[tuple[int, int, int], _Buffer] = {}
         self._compiled: dict[Callable[..., None], Callable[..., None]] | None = None
 
     def compile(self) -> None:
@@ -44,15 +42,15 @@ class Pieces:
         read: Sequence[list[Tensor]],
         *settings: Any,
     ) -> None:
-        """Call update(*settings, *piece) with every piece.
+        """Call update(*settings, *block) with every block.
 
         It is a function that captures nothing. If it is compiled, numbers among the settings reach it as tensors, so
         that a new learning rate is no reason to compile again.
         """
         if self._compiled is not None:
             update, settings = self._fused(update, settings)
-        for piece in self.of(changed, read):
-            update(*settings, *[part.detach() for part in piece])
+        for block in self.of(changed, read):
+            update(*settings, *[part.detach() for part in block])
 
     def each_list(
         self,
@@ -64,10 +62,10 @@ class Pieces:
         """The same for updates of few operations, written with `torch._foreach_…`: small tensors are not joined."""
         if self._compiled is not None:
             update, settings = self._fused(update, settings)
-            for piece in self.of(changed, read):
-                update(*settings, *[[part.detach()] for part in piece])
+            for block in self.of(changed, read):
+                update(*settings, *[[part.detach()] for part in block])
             return
-        lists = [_here(each) for each in (*changed, *read)]
+        lists = [*changed, *read]
         small = [i for i, tensor in enumerate(lists[0]) if tensor.numel() < SIZE]
         if small:
             update(*settings, *[[each[i] for i in small] for each in lists])
@@ -84,11 +82,10 @@ class Pieces:
         return self._compiled[update], tuple(tensors)
 
     def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
-        """The same stretch of each list, first of the changed ones, then of those to read, piece by piece.
+        """The same stretch of each list, first of the changed ones, then of those to read, block by block.
 
-        What is done in place to a piece of a changed list is done to its tensors.
+        What is done in place to a block of a changed list is done to its tensors.
         """
-        changed, read = [_here(each) for each in changed], [_here(each) for each in read]
         small: list[int] = []
         count = 0
         for i, tensor in enumerate(changed[0]):
@@ -110,21 +107,21 @@ class Pieces:
         if len(which) == 1:
             yield [each[0] for each in lists]
             return
-        rooms = [self._room(lists[0][0], slot, each) for slot, each in enumerate(lists)]
-        for room, each in zip(rooms, lists, strict=True):
-            torch._foreach_copy_(room.views, each)
-        yield [room.flat for room in rooms]
-        for room, each in zip(rooms, lists[: len(changed)], strict=False):
-            torch._foreach_copy_(each, room.views)
+        buffers = [self._buffer(lists[0][0], slot, each) for slot, each in enumerate(lists)]
+        for buffer, each in zip(buffers, lists, strict=True):
+            torch._foreach_copy_(buffer.views, each)
+        yield [buffer.flat for buffer in buffers]
+        for buffer, each in zip(buffers, lists[: len(changed)], strict=False):
+            torch._foreach_copy_(each, buffer.views)
 
-    def _room(self, owner: Tensor, slot: int, tensors: list[Tensor]) -> _Room:
+    def _buffer(self, owner: Tensor, slot: int, tensors: list[Tensor]) -> _Buffer:
         key = (id(owner), len(tensors), slot)
-        if key not in self._rooms or [v.shape for v in self._rooms[key].views] != [t.shape for t in tensors]:
+        if key not in self._buffers or [v.shape for v in self._buffers[key].views] != [t.shape for t in tensors]:
             sizes = [t.numel() for t in tensors]
             flat = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
             views = [part.view(t.shape) for part, t in zip(torch.split(flat, sizes), tensors, strict=True)]
-            self._rooms[key] = _Room(owner, flat, views)
-        return self._rooms[key]
+            self._buffers[key] = _Buffer(owner, flat, views)
+        return self._buffers[key]
 
 
 def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> None:
@@ -141,11 +138,6 @@ def add_ratios(x: list[Tensor], y: list[Tensor], z: list[Tensor] | tuple[Tensor,
         torch._foreach_add_(x, [a / b * scale for a, b in zip(y, z, strict=True)])
     else:
         torch._foreach_addcdiv_(x, y, z, value=scale)
-
-
-def _here(tensors: list[Tensor]) -> list[Tensor]:
-    """What this process has of them."""
-    return [sharding.local(t) for t in tensors] if sharding.any_sharded(tensors) else tensors
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

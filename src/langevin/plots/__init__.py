@@ -4,6 +4,7 @@ from langevin.plots.chains import autocorrelation, temperature, temperature_swee
 from langevin.plots.landscape import landscape
 from langevin.plots.posterior import posterior_2d
 from langevin.plots.predictive import coverage, histograms, ranked_images, reliability, risk_coverage
+from langevin.plots.tuning import rate_search
 
 __all__ = [
     "autocorrelation",
@@ -12,6 +13,7 @@ __all__ = [
     "landscape",
     "posterior_2d",
     "ranked_images",
+    "rate_search",
     "reliability",
     "risk_coverage",
     "temperature",

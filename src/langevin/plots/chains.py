@@ -65,14 +65,14 @@ def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) 
 
 
 def temperature(
-    values: Trace, axes: Axes | None = None, *, asked: float, measured: float = np.nan, error: float = np.nan
+    values: Trace, axes: Axes | None = None, *, target: float, measured: float = np.nan, error: float = np.nan
 ) -> Axes:
-    """Temperature readings of all chains, sample after sample, with the T that was asked and the mean ± 2 errors."""
+    """Temperature readings of all chains, sample after sample, with the target temperature and the mean ± 2 standard errors."""
     need(sum(len(chain) for chain in values.values()), "temperature")
     with drawing(axes) as axes:
         for chain in values.values():
             axes.plot(np.arange(1, len(chain) + 1), chain, ".", color=SERIES[0], markersize=3, alpha=0.45)
-        axes.axhline(asked, color=INK, linewidth=1.2, linestyle="-", label=f"asked: {asked:g}")
+        axes.axhline(target, color=INK, linewidth=1.2, linestyle="-", label=f"target {target:g}")
         if np.isfinite(measured):
             said = f"measured: {measured:.3g}" + (f" ± {error:.1g}" if np.isfinite(error) else "")
             axes.axhline(measured, color=SERIES[1], linewidth=1.6, linestyle=(0, (5, 1.5)), label=said)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from langevin.approximations.averaging.batchnorm import estimate_statistics
-from langevin.approximations.base import split_like
+from langevin.approximations.distributions import split_like
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
@@ -78,7 +78,7 @@ def compute_landscape(
 ) -> Landscape:
     """What the figure shows. The grid reaches `margin` times the extent of the snapshots beyond them."""
     names = fit.manifest["weights"]
-    means = [fit.method.center(snapshot, names) for snapshot in fit.snapshots]
+    means = [fit.approximation.center(snapshot, names) for snapshot in fit.snapshots]
     if len(means) < 3 or resolution < 2:
         raise ValueError(
             f"A plane takes three snapshots and a grid of 2 × 2 or more; the fit has {len(means)} snapshots, and "
@@ -89,7 +89,7 @@ def compute_landscape(
     _, spread, directions = torch.linalg.svd(points - center, full_matrices=False)
     plane = directions[:2]
     iterates = (points - center) @ plane.T
-    average = plane @ (_flat(fit.approximation.mean) - center)
+    average = plane @ (_flat(fit.distribution.mean) - center)
     shown = torch.cat([iterates, average[None]])
     low, high = shown.amin(0), shown.amax(0)
     reach = margin * (high - low).clamp_min(1e-12)
@@ -118,11 +118,11 @@ def _statistics(posterior: Posterior, weights: dict[str, Tensor], train: Any, ba
     if not posterior.running_statistics():
         return {}
     device = next(posterior.parameters()).device
-    inputs = [x for x, _ in as_batches(train, None, 0, device).whole(batch_size)]
+    inputs = [x for x, _ in as_batches(train, None, 0, device).full_pass(batch_size)]
     return {name: rows[0] for name, rows in estimate_statistics(posterior, [weights], inputs).items()}
 
 
 def _mean_loss(posterior: Posterior, data: Any, batch_size: int) -> float:
     batches = as_batches(data, None, 0, next(posterior.parameters()).device)
-    losses = [(posterior.data_loss(x, y), batch_size_of(y)) for x, y in batches.whole(batch_size)]
+    losses = [(posterior.data_loss(x, y), batch_size_of(y)) for x, y in batches.full_pass(batch_size)]
     return sum(float(loss) * size for loss, size in losses) / sum(size for _, size in losses)

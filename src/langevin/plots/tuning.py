@@ -1,16 +1,25 @@
-"""Pictures of the search for a learning rate."""
+"""The search for a learning rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
+from langevin.inference.find_lr import RateSearch
+from langevin.plots.style import drawing
 
-def draw_rate_search(axes: Any, trials: Sequence[Any], lr: float, asked: float, tolerance: float) -> None:
+
+def rate_search(search: RateSearch, axes: Any = None) -> Any:
     """Temperature against learning rate, with the band that is tolerated and the rate that was chosen."""
+    target, tolerance, lr, trials = search.target_temperature, search.tolerance, search.lr, search.trials
     shown = [t for t in trials if math.isfinite(t.temperature.mean)]
-    axes.axhspan(asked * (1 - tolerance), asked * (1 + tolerance), color="0.9", zorder=0)
+    with drawing(axes) as drawn:
+        _draw(drawn, trials, shown, lr, target, tolerance)
+    return drawn
+
+
+def _draw(axes: Any, trials: list[Any], shown: list[Any], lr: float, target: float, tolerance: float) -> None:
+    axes.axhspan(target * (1 - tolerance), target * (1 + tolerance), color="0.9", zorder=0)
     axes.errorbar(
         [t.lr for t in shown],
         [t.temperature.mean for t in shown],

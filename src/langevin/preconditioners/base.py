@@ -7,26 +7,40 @@ sampler's state, `state[p][name]`, as tensors and plain numbers, so a sampler's 
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from langevin.core.posterior import Posterior
+from langevin.core.registry import Registry
 
 State = Mapping[Any, dict[str, Any]]  # parameter → name → tensor or number
 Group = dict[str, Any]
 
 
+PRECONDITIONERS: Registry[type[Preconditioner]] = Registry("preconditioner")
+
+
 class Preconditioner(ABC):
     """A, with a square root for the noise, and the drift Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where it is known."""
+
+    adapts: ClassVar[bool] = True  # it learns from mini-batches until it is frozen
 
     @property
     def elementwise(self) -> bool:
         """Whether A is diagonal and treats every weight by itself, so that chains can be stacked."""
         return False
+
+    def stability_limit(self, curvature: float, group: Group) -> float:
+        """The lr above which the update diverges on a quadratic loss (U/N) of that curvature.
+
+        2: in its own metric, A ≈ 1/λ, every curvature is about 1.
+        """
+        return 2.0
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:  # noqa: B027
         """Look into this model from now on; `params` are the parameters that the sampler moves."""
@@ -86,6 +100,29 @@ class Preconditioner(ABC):
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.__getstate__().items())})"
 
 
+@PRECONDITIONERS.register
+class Identity(Preconditioner):
+    """A = I: plain Langevin dynamics."""
+
+    adapts = False
+    elementwise = True
+
+    def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
+        """Nothing to learn."""
+
+    def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """g."""
+        return grads
+
+    def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
+        """η."""
+        return normals
+
+    def stability_limit(self, curvature: float, group: Group) -> float:
+        """2/λ, where 1 − ελ reaches −1."""
+        return 2 / curvature
+
+
 class NoiseOnly(Preconditioner):
     """Another's A for the noise, none for the drift: no posterior is its target; at T = 0 it is plain SGD."""
 
@@ -117,6 +154,10 @@ class NoiseOnly(Preconditioner):
         """The other's."""
         return self.inner.noise(state, group, params, normals)
 
+    def stability_limit(self, curvature: float, group: Group) -> float:
+        """2/λ: the drift is not preconditioned."""
+        return 2 / curvature
+
     def finish(self, step: int, frozen: bool) -> None:
         """Tell the other."""
         self.inner.finish(step, frozen)
@@ -126,7 +167,18 @@ class NoiseOnly(Preconditioner):
         self.inner.compile()
 
 
-PRECONDITION = {"both": lambda preconditioner: preconditioner, "noise": NoiseOnly}
+def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str) -> Preconditioner:
+    """A preconditioner of that kind for a named sampler; options that it does not have are refused."""
+    known = list(inspect.signature(kind).parameters)
+    if unknown := [name for name in options if name not in known]:
+        advice = (
+            f" To pass an object: lv.SGLD(…, preconditioner={kind.__name__}(…))." if "preconditioner" in unknown else ""
+        )
+        raise ValueError(
+            f"{owner} has no option {unknown[0]!r}; those of its preconditioner, lv.preconditioners.{kind.__name__}, are "
+            f"{', '.join(known)}.{advice}"
+        )
+    return kind(**options)
 
 
 def checked(owner: object, **bounds: tuple[float, bool, str]) -> None:

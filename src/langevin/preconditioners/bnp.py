@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 from langevin.preconditioners.layers import Layer, find_layers, training_forward
 
 
+@PRECONDITIONERS.register
 class BNP(Preconditioner):
     """A = P Pᵀ, row by row, for linear and convolution layers.
 

@@ -23,15 +23,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.utils._pytree import tree_map
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.batches import Batches, as_batches, call
 from langevin.core.likelihoods import sampled_labels
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 
 _DIFFERENTIABLE = 300  # parameters beyond which ∂G, a cube of numbers, is refused
 
 
+@PRECONDITIONERS.register
 class Fisher(Preconditioner):
     """A = (F + δI)⁻¹ over all parameters.
 
@@ -214,7 +215,7 @@ class _View:
         """The Fisher's own random subset of this step."""
         assert self.batches.num_data is not None
         where = {name: group[name] for name in ("seed", "chain", "step")}
-        subset = noise.random_subset(self.batches.num_data, size, stream=noise.Stream.FISHER, **where)
+        subset = random.random_subset(self.batches.num_data, size, stream=random.Stream.FISHER, **where)
         device = self.params[0].device
         x, y = tree_map(lambda t: t.to(device), self.batches.take(subset))
         return x, y
@@ -265,7 +266,7 @@ def _relabelled(view: _View, batch: tuple[Any, Any], group: Group) -> tuple[Any,
     """The inputs with labels sampled from the model."""
     output = call(view.posterior.model, batch[0])
     where = {name: group[name] for name in ("seed", "chain", "step")}
-    generator = noise.generator(stream=noise.Stream.LABELS, device=output.device, **where)
+    generator = random.generator(stream=random.Stream.LABELS, device=output.device, **where)
     return batch[0], sampled_labels(view.posterior.likelihood, output, generator)
 
 

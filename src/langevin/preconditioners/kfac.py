@@ -18,6 +18,7 @@ gradient, like g: neither N nor the batch size enters.
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -25,15 +26,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.likelihoods import sampled_labels
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 from langevin.preconditioners.layers import Layer, find_layers, training_forward
 
 Statistics = dict[Layer, tuple[Tensor, Tensor]]  # a and δ: (batch, positions, fan-in), (batch, positions, outputs)
 
 
+@PRECONDITIONERS.register
 class KFAC(Preconditioner):
     """A = (Ā ⊗ G)⁻¹, layer by layer, for linear and convolution layers (without groups).
 
@@ -215,7 +217,7 @@ def _solve(block: Tensor, lower: Tensor, *, transposed: bool = False) -> Tensor:
     return solution
 
 
-class _Source:
+class _Source(ABC):
     """Where a and δ come from; hooks that record only in training forwards with gradients on."""
 
     def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
@@ -225,9 +227,9 @@ class _Source:
         self.seen: dict[Layer, tuple[Tensor, Tensor]] = {}
         self.handles: list[Any] = []
 
+    @abstractmethod
     def statistics(self, layers: list[Layer], group: Group) -> Statistics:
         """a and δ of the last mini-batch."""
-        raise NotImplementedError
 
     def forget(self, record_next: bool) -> None:
         """Let the mini-batch go, and watch the next one or not."""
@@ -275,11 +277,11 @@ class _Sampled(_Source):
         likelihood, model = self.posterior.likelihood, self.posterior.model
         with torch.enable_grad(), hooked(layers, self.see), kept_buffers(model):
             output = model(*args, **kwargs)
-            generator = noise.generator(
+            generator = random.generator(
                 seed=group["seed"],
                 chain=group["chain"],
                 step=group["step"],
-                stream=noise.Stream.LABELS,
+                stream=random.Stream.LABELS,
                 device=output.device,
             )
             labels = sampled_labels(likelihood, output.detach(), generator)

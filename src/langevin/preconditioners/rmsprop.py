@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from langevin.kernels.blocks import Pieces, add_ratios
-from langevin.preconditioners.base import Group, Preconditioner, State, checked
+from langevin.core import sharding
+from langevin.kernels.blocks import Blocks, add_ratios
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 
 
+@PRECONDITIONERS.register
 class RMSprop(Preconditioner):
     """Large steps for the weights whose gradients are small.
 
@@ -22,7 +26,7 @@ class RMSprop(Preconditioner):
 
     def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
         self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
-        self._pieces = Pieces()
+        self._blocks = Blocks()
         checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -31,7 +35,7 @@ class RMSprop(Preconditioner):
             if "square" not in state[p]:
                 state[p]["square"] = torch.zeros_like(p)
         squares = [state[p]["square"] for p in params]
-        self._pieces.each_list(_average, [squares], [grads], self)
+        self._blocks.each_list(_average, [sharding.locals_of(squares)], [sharding.locals_of(grads)], self)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -55,11 +59,16 @@ class RMSprop(Preconditioner):
         """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
         squares = [state[p]["square"] for p in params]
         read = [squares, grads] if normals is None else [squares, grads, normals]
-        self._pieces.each_list(_step, [params], read, self, rate, spread)
+        read = [sharding.locals_of(each) for each in read]
+        self._blocks.each_list(_step, [sharding.locals_of(params)], read, self, rate, spread)
+
+    def stability_limit(self, curvature: float, group: Group) -> float:
+        """2√(T/(Nλ)): around a minimum √V settles at the size of the gradients, √(λT/N)."""
+        return 2 * math.sqrt(max(group.get("temperature", 0.0), 1e-12) / (group["num_data"] * curvature))
 
     def compile(self) -> None:
         """One pass over memory for V, and one for θ."""
-        self._pieces.compile()
+        self._blocks.compile()
 
 
 def _average(a: RMSprop, square: list[Tensor], g: list[Tensor]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from langevin.ensembles.cite import cite
 from langevin.ensembles.distill import CITATION, Distilled
+from langevin.ensembles.fit import Fit
 from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import FGSM, PGD, Attack
 from langevin.report.findings import Findings
@@ -35,7 +36,7 @@ ATTACKS = {
 def citations(run: Any, findings: Findings, attack: Attack | None) -> list[str]:
     """BibTeX of the method, of the diagnostics and of the attack."""
     found = []
-    if isinstance(run, Run) and (run.manifest.get("method") or run.manifest.get("sampler")):
+    if isinstance(run, Run | Fit) and (run.manifest.get("method") or run.manifest.get("sampler")):
         found.append(cite(run))
     elif isinstance(run, Distilled):
         found.append(CITATION)

@@ -18,7 +18,7 @@ class Table:
     """A table; the first cell of each row is its header."""
 
     title: str
-    says: str
+    caption: str
     columns: list[str]
     rows: list[list[str]]
 
@@ -28,7 +28,7 @@ class Picture:
     """A picture with a sentence beneath and a description for those who do not see it."""
 
     title: str
-    says: str
+    caption: str
     alt: str
     svg: str
 
@@ -48,7 +48,7 @@ class Report:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def html(self) -> str:
-        """The page: one file that asks the network for nothing."""
+        """The page: one self-contained file."""
         from langevin.report.page import render
 
         return render(self)
@@ -64,7 +64,7 @@ class Report:
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, made of what JSON has; what is unknown is None."""
+        """Everything but the pictures, JSON-serializable; what is unknown is None."""
         return {
             "title": self.title,
             "summary": self.summary,
@@ -77,7 +77,7 @@ class Report:
 
     def __str__(self) -> str:
         width = max(len(verdict.about) for verdict in self.verdicts)
-        lines = [f"{v.level:>7}  {v.about:<{width}}  {v.says}" for v in self.verdicts]
+        lines = [f"{v.level:>7}  {v.about:<{width}}  {v.message}" for v in self.verdicts]
         return "\n".join([f"{self.title}: {self.summary}", *lines])
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from langevin.ensembles.predict import ClassPrediction
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import Attack
 from langevin.evaluation.calibration import reliability
 from langevin.report import verdicts
 from langevin.report.citations import citations
 from langevin.report.contents import Report
-from langevin.report.findings import Findings, is_sampled, measure
+from langevin.report.findings import Findings, measure
 from langevin.report.pictures import coverage_of, pictures
 from langevin.report.tables import tables
 from langevin.report.verdicts import Verdict
@@ -29,33 +30,32 @@ def evaluate(
     *,
     ood: Mapping[str, Any] | None = None,
     attack: Attack | None = None,
-    against: Mapping[str, Any] | None = None,
+    baselines: Mapping[str, Any] | None = None,
     name: str | None = None,
     probe: int = 50,
     attack_examples: int = 1000,
     batch_size: int = 1024,
 ) -> Report:
-    """Answer what is asked after a run: temperature, mixing, calibration, foreign inputs, and whether it is better.
+    """Evaluate a run: temperature, convergence, calibration, out-of-distribution detection, comparison with baselines.
 
     Args:
-        run: a run, a fit, a distilled network, a module that gives logits, or whatever has `predict(x)`.
+        run: a run, a fit or another ensemble, a module that gives logits, or any object with `predict(x)`.
         test: test data: a pair (x, y) or a data set.
-        ood: inputs of another kind, by name, `{"notMNIST": other}`: does the run know that it does not know them?
-        attack: `lv.FGSM(eps)` or `lv.PGD(eps)`, against the whole predictive of each run.
-        against: other runs on the same task, by name, `{"SGD": other}`, compared on the same inputs.
+        ood: out-of-distribution inputs, by name, `{"notMNIST": other}`.
+        attack: `lv.evaluation.FGSM(eps)` or `lv.evaluation.PGD(eps)`, through the whole predictive of each run.
+        baselines: other runs on the same task, by name, `{"SGD": other}`, compared on the same inputs.
         name: what the run is called on the page; by default its method.
-        probe: test inputs on which the agreement of chains is looked at.
+        probe: how many test inputs R̂ and ESS in function space are computed on.
         attack_examples: test inputs that are attacked, at most.
         batch_size: inputs at a time.
     """
     name = name or name_of(run)
-    if name in (against or {}):
+    if name in (baselines or {}):
         name = f"{name} (this run)"
-    damaged = list(run.check().values()) if is_sampled(run) else []
     if isinstance(run, Run) and len(run) == 0:
-        raise ValueError(f"{run.path} holds no usable sample, so there is nothing to evaluate. Sample more steps.")
+        raise ValueError(f"{run!r} has no usable sample, so there is nothing to evaluate. Sample more steps.")
     findings = measure(
-        {name: run, **(against or {})},
+        {name: run, **(baselines or {})},
         test,
         ood or {},
         attack,
@@ -63,40 +63,43 @@ def evaluate(
         attack_examples=attack_examples,
         batch_size=batch_size,
     )
+    corrupted = list(run.corrupted.values()) if isinstance(run, Run) else []
     manifest = getattr(run, "manifest", {})
     return Report(
-        title=f"{name}: can it be trusted?",
+        title=f"{name}: evaluation",
         summary=_summary(findings),
-        verdicts=judge(findings, attack, damaged),
+        verdicts=judge(findings, attack, corrupted),
         tables=tables(findings, attack),
         pictures=pictures(findings),
         configuration=_configuration(run, manifest),
         versions={key: str(value) for key, value in manifest.get("environment", {}).items()},
         citations=citations(run, findings, attack),
-        numbers=_numbers(findings, damaged),
+        numbers=_numbers(findings, corrupted),
     )
 
 
-def judge(findings: Findings, attack: Attack | None, damaged: list[str]) -> list[Verdict]:
+def judge(findings: Findings, attack: Attack | None, corrupted: list[str]) -> list[Verdict]:
     """All verdicts, what was left out first."""
-    found = [verdicts.damaged(damaged, findings.samples or 0)]
+    found = [verdicts.corrupted(corrupted, findings.samples or 0)]
     chains = findings.chains
     if chains is not None:
-        found.append(verdicts.temperature(chains.temperature, chains.asked, chains.method, chains.samples_posterior))
+        found.append(
+            verdicts.temperature(chains.temperature, chains.target_temperature, chains.method, chains.samples_posterior)
+        )
         if chains.samples_posterior:
             m = chains.function
             found.append(
-                verdicts.agreement(
+                verdicts.convergence(
                     m.chains, m.draws, m.worst_rhat, m.share_above(verdicts.RHAT_LIMIT), m.unknown.get("rhat", "")
                 )
             )
             found.append(verdicts.effective(findings.samples or 0, float(np.median(m.ess_bulk))))
-            found.append(verdicts.settled(chains.drift))
+            found.append(verdicts.stationary(chains.drift))
     found.append(_calibration(findings))
-    found += verdicts.foreign({name: by_run[findings.name] for name, by_run in findings.detections.items()})
+    found += verdicts.ood({name: by_run[findings.name] for name, by_run in findings.detections.items()})
     if attack is not None:
         found.append(verdicts.attacked(verdicts.attack_name(attack), findings.attacked[findings.name]))
-    found += [verdicts.against(other, row["nll"]) for other, row in findings.comparison.differences.items()]
+    found += [verdicts.baseline(other, row["nll"]) for other, row in findings.comparison.differences.items()]
     return [verdict for verdict in found if verdict is not None]
 
 
@@ -126,13 +129,13 @@ def _calibration(findings: Findings) -> Verdict:
 def _summary(findings: Findings) -> str:
     held = ""
     if findings.chains is not None:
-        count = len(findings.chains.function.names) and findings.chains.function.chains
+        count = findings.chains.function.chains
         held = f"{findings.samples:,} samples of {count} chain{'s' if count != 1 else ''}, "
     elif findings.samples is not None:
         held = f"{findings.samples:,} draws, "
     others = list(findings.predictions)[1:]
     beside = f", beside {' and '.join(others)}" if others else ""
-    return f"{held}judged on {len(findings.y):,} test inputs{beside}."
+    return f"{held}evaluated on {len(findings.y):,} test inputs{beside}."
 
 
 def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -148,16 +151,16 @@ def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:
         "num_data": "Training examples",
         "weight": "Weight of the likelihood",
         "options": "Options",
-        "created": "Begun",
+        "created": "Started",
     }
     found = {label: _recipe(manifest[key]) for key, label in named.items() if manifest.get(key) not in (None, False)}
-    plan = manifest.get("plan", {})
-    found |= {key.replace("_", " ").capitalize(): str(value) for key, value in plan.items() if value is not None}
+    settings = manifest.get("settings", {})
+    found |= {key.replace("_", " ").capitalize(): str(value) for key, value in settings.items() if value is not None}
     if tags := manifest.get("tags"):
         found["Tags"] = json.dumps(tags, ensure_ascii=False)
     if tensors := manifest.get("tensors"):
         found["Weights"] = f"{sum(math.prod(spec['shape']) for spec in tensors.values()):,}"
-    if isinstance(run, Run) and not run.is_scratch:
+    if isinstance(run, Run | Fit) and run.path is not None:
         found["Directory"] = str(run.path)
     return found
 
@@ -172,11 +175,11 @@ def _recipe(value: Any) -> str:
     return str(value)
 
 
-def _numbers(findings: Findings, damaged: list[str]) -> dict[str, Any]:
+def _numbers(findings: Findings, corrupted: list[str]) -> dict[str, Any]:
     chains = findings.chains
     return {
         "samples": findings.samples,
-        "damaged": damaged,
+        "corrupted": corrupted,
         "comparison": findings.comparison.to_dict(),
         "ood": findings.detections,
         "attack": {

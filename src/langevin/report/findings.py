@@ -12,15 +12,16 @@ from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
 from langevin.core.statistics import Estimate
-from langevin.diagnostics.convergence import Convergence
+from langevin.diagnostics.convergence import Chosen, Convergence, convergence, equal_lengths
 from langevin.diagnostics.stationarity import Stationarity
-from langevin.ensembles.predict import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import Attack, Attacked, under_attack
 from langevin.evaluation.compare import Comparison, compare
-from langevin.evaluation.inputs import examples, full_prediction_of, prediction_of
+from langevin.evaluation.inputs import examples, full_prediction_of
 from langevin.evaluation.ood import Detection, detection, out_of_distribution
-from langevin.samplers import METHODS
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Chains:
 
     method: str
     samples_posterior: bool
-    asked: float
+    target_temperature: float
     temperature: Estimate
     kinetic: Estimate
     kinetic_by_construction: bool
@@ -41,7 +42,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements; `predictions`, `foreign` and `attacked` are by run, this one first."""
+    """All measurements; `predictions`, `ood` and `attacked` are by run, this one first."""
 
     x: Any
     y: Tensor
@@ -50,7 +51,7 @@ class Findings:
     comparison: Comparison
     chains: Chains | None
     traces: dict[str, dict[int, list[float]]]
-    foreign: dict[str, dict[str, Prediction]] = field(default_factory=dict)  # set → run → prediction
+    ood: dict[str, dict[str, Prediction]] = field(default_factory=dict)  # set → run → prediction
     detections: dict[str, dict[str, dict[str, Detection]]] = field(default_factory=dict)  # set → run → score
     attacked: dict[str, Attacked] = field(default_factory=dict)
     attacked_examples: int = 0
@@ -69,67 +70,93 @@ class Findings:
 def measure(
     runs: Mapping[str, Any],
     test: Any,
-    foreign: Mapping[str, Any],
+    ood: Mapping[str, Any],
     attack: Attack | None,
     *,
     probe: int,
     attack_examples: int,
     batch_size: int,
 ) -> Findings:
-    """Measure the first of the runs, and the others beside it."""
+    """Measure the first of the runs, and the others beside it. The samples of each are read once (but by an attack)."""
     x, y = examples(test)
-    outside = {name: _inputs(name, given) for name, given in foreign.items()}
+    sets = {"test": x} | {f"ood/{name}": _inputs(name, given) for name, given in ood.items()}
     this = next(iter(runs.values()))
-    predictions = {name: full_prediction_of(run, x, batch_size=batch_size) for name, run in runs.items()}
+    if isinstance(this, Run):
+        sets["probe"] = tree_map(lambda t: t[_spread(batch_size_of(x), probe)], x)
+    weights = _WeightTrace(200)
+    found = {name: _predictions(run, sets, weights if run is this else None, batch_size) for name, run in runs.items()}
+    predictions = {name: by_set["test"] for name, by_set in found.items()}
     y = _targets(predictions, y)
-    outside_predictions = {
-        name: {run_name: prediction_of(run, given, batch_size=batch_size) for run_name, run in runs.items()}
-        for name, given in outside.items()
-    }
     attacked: dict[str, Attacked] = {}
     chosen = _spread(batch_size_of(x), attack_examples)
     if attack is not None:
         if not isinstance(next(iter(predictions.values())), ClassPrediction):
             raise ValueError("An attack is on predicted classes; leave out attack=… for a regression.")
         attacked = {name: under_attack(run, attack, x[chosen], y[chosen]) for name, run in runs.items()}
+    ood_predictions = {name: {run: by_set[f"ood/{name}"] for run, by_set in found.items()} for name in ood}
     return Findings(
         x=x,
         y=y,
-        samples=len(this) if isinstance(this, Run) else None,
+        samples=len(this) if isinstance(this, Run | Fit) else None,
         predictions=predictions,
         comparison=compare(predictions, (x, y)),
-        chains=_chains(this, tree_map(lambda t: t[_spread(batch_size_of(x), probe)], x)),
+        chains=_chains(this, found[next(iter(runs))]["probe"], weights) if isinstance(this, Run) else None,
         traces=_traces(this),
-        foreign=outside_predictions,
+        ood=ood_predictions,
         detections={
             name: {run_name: _detections(predictions[run_name], there) for run_name, there in by_run.items()}
-            for name, by_run in outside_predictions.items()
+            for name, by_run in ood_predictions.items()
         },
         attacked=attacked,
         attacked_examples=len(chosen) if attacked else 0,
     )
 
 
-def is_sampled(run: Any) -> bool:
-    """Whether it holds samples of chains; a fit holds draws of a distribution, a distilled network none."""
-    return isinstance(run, Run) and not run.manifest.get("method")
+def _predictions(
+    run: Any, sets: Mapping[str, Any], weights: _WeightTrace | None, batch_size: int
+) -> dict[str, Prediction]:
+    """What a run predicts for every set; for the probe set, and for values, with what each sample predicts."""
+    if not isinstance(run, Ensemble):
+        return {name: full_prediction_of(run, x, batch_size=batch_size) for name, x in sets.items() if name != "probe"}
+    wanted = {name: x for name, x in sets.items() if name != "probe" or weights is not None}
+    samples = ["probe"] if run.classifies else ["probe", "test"]
+    observe = None if weights is None else weights.observe
+    return run.predict_many(wanted, batch_size=batch_size, samples=samples, observe=observe)
 
 
-def _chains(run: Any, probe: Any) -> Chains | None:
-    if not is_sampled(run):
-        return None
+class _WeightTrace:
+    """A random subset of the weights, of every sample that is shown."""
+
+    def __init__(self, subset: int) -> None:
+        self._subset = subset
+        self._chosen: Chosen | None = None
+        self._rows: list[Tensor] = []
+
+    def observe(self, stack: dict[str, Tensor]) -> None:
+        """Take in some samples."""
+        if self._chosen is None:
+            self._chosen = Chosen.of({name: t[0] for name, t in stack.items()}, None, self._subset, 0)
+        self._rows.append(self._chosen.read_stack(stack))
+
+    def convergence(self, run: Run) -> Convergence:
+        """Of these weights, between the run's chains."""
+        assert self._chosen is not None
+        rows = run.split_by_chain(torch.cat(self._rows).cpu().numpy())
+        return convergence(equal_lengths(rows), names=self._chosen.labels())
+
+
+def _chains(run: Run, probe: Prediction, weights: _WeightTrace) -> Chains:
     recipe = run.manifest["sampler"]
-    method = METHODS.get(recipe["name"].lower()) if recipe else None
     return Chains(
         method=recipe["name"] if recipe else "This sampler",
-        samples_posterior=method is None or method.target == "posterior",
-        asked=float(recipe["options"].get("temperature", 1.0)) if recipe else float("nan"),
+        samples_posterior=run.sampler is None or run.sampler.target == "posterior",
+        target_temperature=float(recipe["options"].get("temperature", 1.0)) if recipe else float("nan"),
         temperature=run.temperature(),
         kinetic=run.kinetic_temperature(),
         kinetic_by_construction=run.kinetic_is_by_construction,
         by_tensor=run.temperatures(),
-        function=run.function_convergence(probe),
-        weights=run.convergence(subset=200),
+        function=run.convergence_of(probe),
+        weights=weights.convergence(run),
         drift=run.stationarity(),
     )
 
@@ -138,8 +165,8 @@ def _traces(run: Any) -> dict[str, dict[int, list[float]]]:
     """What was noted on the way, where it has more than one value."""
     if not hasattr(run, "trace"):
         return {}
-    names = ("loss", "temperature", "lr") if is_sampled(run) else ("loss",)
-    found = {name: run.trace(name) for name in names}
+    known = run.traces if isinstance(run, Run) else ["loss"]
+    found = {name: run.trace(name) for name in ("loss", "temperature", "lr") if name in known}
     return {name: trace for name, trace in found.items() if any(len(values) > 1 for values in trace.values())}
 
 

@@ -8,8 +8,8 @@ from langevin._version import __version__
 from langevin.report.contents import Report
 from langevin.report.theme import DARK, LIGHT
 
-SIGNS = {"good": "✓", "look": "!", "bad": "✗", "unknown": "?"}
-WORDS = {"good": "good", "look": "check", "bad": "bad", "unknown": "unknown"}
+SIGNS = {"good": "✓", "check": "!", "bad": "✗", "unknown": "?"}
+WORDS = {"good": "good", "check": "check", "bad": "bad", "unknown": "unknown"}
 
 
 def render(report: Report) -> str:

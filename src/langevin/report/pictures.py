@@ -1,4 +1,4 @@
-"""The pictures of a report, each with a sentence and a description in words."""
+"""The figures of a report, each with a caption and a description in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from langevin import plots
-from langevin.ensembles.predict import ClassPrediction, ValuePrediction
+from langevin.ensembles.prediction import ClassPrediction, ValuePrediction
 from langevin.evaluation.calibration import reliability
 from langevin.evaluation.selective import risk_coverage
 from langevin.report.contents import Picture
@@ -22,10 +22,10 @@ from langevin.report.theme import inline_svg
 def pictures(findings: Findings) -> list[Picture]:
     """All that the findings allow."""
     found = []
-    for index, (title, says, alt, draw) in enumerate(_all(findings)):
+    for index, (title, caption, alt, draw) in enumerate(_all(findings)):
         drawn = draw()
         figure = getattr(drawn, "figure", None) or drawn
-        found.append(Picture(title, says, alt, inline_svg(figure, alt, f"p{index}")))
+        found.append(Picture(title, caption, alt, inline_svg(figure, alt, f"p{index}")))
     return found
 
 
@@ -49,23 +49,23 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
         for n, p in classes.items()
     )
     yield (
-        "Is confidence honest?",
-        "On the diagonal it is; below it the model is too sure of itself, above it too cautious.",
+        "Reliability diagram: is confidence honest?",
+        "On the diagonal confidence equals accuracy; below it the model is overconfident, above it underconfident.",
         f"Reliability diagram, accuracy against confidence in bins of equal size. {means}.",
         lambda: plots.reliability(curves),
     )
-    for name, by_run in findings.foreign.items():
+    for name, by_run in findings.ood.items():
         outside = {n: p for n, p in by_run.items() if isinstance(p, ClassPrediction)}
         sets = {
             f"{findings.name}, test": this.confidence,
             f"{findings.name}, {name}": outside[findings.name].confidence,
         }
         sets |= {f"{n}, {name}": p.confidence for n, p in outside.items() if n != findings.name}
-        told = "; ".join(f"{n}: mean {float(values.mean()):.2f}" for n, values in sets.items())
+        described = "; ".join(f"{n}: mean {float(values.mean()):.2f}" for n, values in sets.items())
         yield (
-            f"How sure about {name}?",
-            "The highest probability of each input: it should be low for inputs of another kind.",
-            f"Histograms of the highest predicted probability. {told}.",
+            f"Confidence on {name}",
+            "The highest predicted probability of each input: it should be low for out-of-distribution inputs.",
+            f"Histograms of the highest predicted probability. {described}.",
             partial(plots.histograms, sets),
         )
     risks = {name: risk_coverage(p.probs, y) for name, p in classes.items()}
@@ -73,19 +73,19 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
         f"{n}: area {curve.aurc:.4f}, error rate {float(curve.risk[-1]):.3f}" for n, curve in risks.items()
     )
     yield (
-        "What if it answers only when sure?",
-        "The error rate among the inputs that it answers, the surest first: the lower on the left, the better.",
-        f"Risk-coverage curves, from the surest inputs to all of them. {areas}.",
+        "Selective prediction: risk against coverage",
+        "The error rate among the most confident inputs, by the share of inputs that is answered: lower is better.",
+        f"Risk-coverage curves, from the most confident inputs to all of them. {areas}.",
         lambda: plots.risk_coverage(risks),
     )
     if isinstance(findings.x, Tensor) and _are_images(findings.x):
         wrong = this.labels != y
         captions = [f"{p:.2f}: {c}" for p, c in zip(this.confidence.tolist(), this.labels.tolist(), strict=True)]
         yield (
-            "From the surest to the least sure",
-            "Some test images in that order, with confidence and predicted class; thick frames are mistakes.",
+            "Test images by confidence",
+            "From the most to the least confident, with confidence and predicted class; thick frames are errors.",
             f"Test images from a confidence of {float(this.confidence.max()):.2f} down to "
-            f"{float(this.confidence.min()):.2f}; {int(wrong.sum())} of {len(y)} test inputs are mistaken.",
+            f"{float(this.confidence.min()):.2f}; {int(wrong.sum())} of {len(y)} test inputs are misclassified.",
             lambda: plots.ranked_images(findings.x, this.confidence, captions, wrong=wrong),
         )
 
@@ -94,11 +94,11 @@ def _of_values(findings: Findings) -> Iterator[_Drawing]:
     values = {n: p for n, p in findings.predictions.items() if isinstance(p, ValuePrediction)}
     said = torch.linspace(0.1, 0.9, 9)
     found = {n: [coverage_of(p, findings.y, float(s)) for s in said] for n, p in values.items()}
-    told = "; ".join(f"{n}: {shares[-1]:.0%} in the 90 % intervals" for n, shares in found.items())
+    described = "; ".join(f"{n}: {shares[-1]:.0%} in the 90 % intervals" for n, shares in found.items())
     yield (
-        "Are the intervals honest?",
-        "On the diagonal they are; below it the model is too sure of itself, above it too cautious.",
-        f"Share of the targets inside central intervals, against the probability of the interval. {told}.",
+        "Interval coverage: are the intervals honest?",
+        "On the diagonal coverage is nominal; below it the model is overconfident, above it underconfident.",
+        f"Share of the targets inside central intervals, against the probability of the interval. {described}.",
         lambda: plots.coverage({name: (said, shares) for name, shares in found.items()}),
     )
 
@@ -108,7 +108,7 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
     if "loss" in traces:
         last = "; ".join(f"chain {c} ends at {values[-1]:.3g}" for c, values in traces["loss"].items() if values)
         yield (
-            "Did the loss settle?",
+            "Training loss (trace)",
             "Chains that sample the same posterior overlap and do not drift."
             if chains is not None
             else "It should have stopped falling.",
@@ -119,19 +119,19 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
         return
     if "loss" in traces and max(len(values) for values in traces["loss"].values()) >= 3:
         yield (
-            "How long does a chain remember?",
-            "The autocorrelation of the loss; in the grey band it is no more than chance.",
-            "Autocorrelation of the loss of each chain against the distance of samples.",
+            "Autocorrelation",
+            "Of the loss of each chain, by lag in samples; in the grey band it is compatible with 0.",
+            "Autocorrelation of the loss of each chain against the lag.",
             lambda: plots.autocorrelation(traces["loss"]),
         )
-    heats = {c: [h for h in values if math.isfinite(h)] for c, values in traces.get("temperature", {}).items()}
-    if chains.samples_posterior and math.isfinite(chains.asked) and any(heats.values()):
+    readings = {c: [h for h in values if math.isfinite(h)] for c, values in traces.get("temperature", {}).items()}
+    if chains.samples_posterior and math.isfinite(chains.target_temperature) and any(readings.values()):
         mean, error = chains.temperature
         yield (
-            "Is the temperature right?",
+            "Temperature (trace)",
             "Each point is the mean over the steps since the sample before; the band is the mean ± 2 standard errors.",
-            f"Temperature readings, measured {mean:.3g} ± {error:.1g}, asked {chains.asked:g}.",
-            lambda: plots.temperature(heats, asked=chains.asked, measured=mean, error=error),
+            f"Temperature readings, mean {mean:.3g} ± {error:.1g}, target {chains.target_temperature:g}.",
+            lambda: plots.temperature(readings, target=chains.target_temperature, measured=mean, error=error),
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from langevin.core.statistics import Estimate
 from langevin.diagnostics.convergence import Convergence
-from langevin.ensembles.predict import ClassPrediction, Prediction
+from langevin.ensembles.prediction import ClassPrediction, Prediction
 from langevin.evaluation.attacks import Attack
 from langevin.evaluation.compare import Interval
 from langevin.report.contents import Table
@@ -28,11 +28,11 @@ _METRICS = {
 
 
 def tables(findings: Findings, attack: Attack | None) -> list[Table]:
-    """Scores, differences, foreign inputs, attack, chains."""
+    """Scores, differences, out-of-distribution detection, attack, chains."""
     found = [_scores(findings)]
     if len(findings.predictions) > 1:
         found.append(_differences(findings))
-    found += [_foreign(findings, name) for name in findings.detections]
+    found += [_ood(findings, name) for name in findings.detections]
     if attack is not None:
         found.append(_attacked(findings, attack))
     if findings.chains is not None:
@@ -66,8 +66,8 @@ def _scores(findings: Findings) -> Table:
     uncertainties = {name: _uncertainties(prediction) for name, prediction in findings.predictions.items()}
     rows += [[what, *(number(uncertainties[n][what]) for n in names)] for what in uncertainties[names[0]]]
     better = "all but accuracy and the uncertainties" if "accuracy" in comparison.metrics else "the scores"
-    says = f"On {comparison.examples:,} test inputs. Lower is better for {better}."
-    return Table("Scores", says, ["Score", *names], rows)
+    caption = f"On {comparison.examples:,} test inputs. Lower is better for {better}."
+    return Table("Scores", caption, ["Score", *names], rows)
 
 
 def _cell(metric: str, value: float) -> str:
@@ -80,11 +80,11 @@ def _uncertainties(prediction: Prediction) -> dict[str, float]:
         return {
             "Mean confidence": float(prediction.confidence.mean()),
             "Mean entropy (nats)": float(prediction.entropy.mean()),
-            "of it: doubt about the weights": max(float(prediction.mutual_information.mean()), 0.0),
+            "Mean mutual information (epistemic, nats)": max(float(prediction.mutual_information.mean()), 0.0),
         }
     return {
-        "Mean predicted deviation": float(prediction.variance.sqrt().mean()),
-        "Mean deviation by doubt about the weights": float(prediction.epistemic.sqrt().mean()),
+        "Mean predictive standard deviation": float(prediction.variance.sqrt().mean()),
+        "Mean epistemic standard deviation": float(prediction.epistemic.sqrt().mean()),
     }
 
 
@@ -92,11 +92,11 @@ def _differences(findings: Findings) -> Table:
     comparison, this = findings.comparison, findings.name
     others = list(comparison.differences)
     rows = [[_METRICS[m], *(_difference(comparison.differences[n][m]) for n in others)] for m in comparison.metrics]
-    says = (
-        f"With {comparison.level:.0%} intervals of a paired bootstrap over the test inputs; of another seed they know "
-        f"nothing. An interval without 0 is marked *."
+    caption = (
+        f"With {comparison.level:.0%} intervals of a paired bootstrap over the test inputs; they do not account for "
+        f"variation between seeds. An interval without 0 is marked *."
     )
-    return Table(f"Differences from {this}", says, ["Score", *(f"{name} − {this}" for name in others)], rows)
+    return Table(f"Differences from {this}", caption, ["Score", *(f"{name} − {this}" for name in others)], rows)
 
 
 def _difference(interval: Interval) -> str:
@@ -108,19 +108,19 @@ def _signed(value: float) -> str:
     return f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")
 
 
-def _foreign(findings: Findings, name: str) -> Table:
+def _ood(findings: Findings, name: str) -> Table:
     rows = [
         [f"{run}, by {score}", number(found.auroc), number(found.aupr), share(found.fpr95)]
         for run, by in findings.detections[name].items()
         for score, found in by.items()
     ]
-    prediction = findings.foreign[name][findings.name]
+    prediction = findings.ood[name][findings.name]
     count = len(prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean)
-    says = (
-        f"Whether uncertainty tells {count:,} of them from the test inputs: 1 is perfect and 0.5 chance for the AUROC; "
-        f"FPR95 is the share of test inputs taken for foreign when 95 % of the foreign ones are found."
+    caption = (
+        f"Detection of {count:,} OOD inputs among the test inputs by uncertainty: 1 is perfect and 0.5 chance for the "
+        f"AUROC; FPR95 is the false positive rate at a true positive rate of 95 %."
     )
-    return Table(f"Foreign inputs: {name}", says, ["Told", "AUROC", "AUPR", "FPR95"], rows)
+    return Table(f"Out-of-distribution inputs: {name}", caption, ["Score", "AUROC", "AUPR", "FPR95"], rows)
 
 
 def _attacked(findings: Findings, attack: Attack) -> Table:
@@ -130,33 +130,33 @@ def _attacked(findings: Findings, attack: Attack) -> Table:
         rows.append(
             [name, share(result.clean_accuracy), share(result.accuracy), number(result.nll), number(best)],
         )
-    says = (
+    caption = (
         f"Accuracy on {findings.attacked_examples:,} test inputs, clean and attacked, each run by itself through its "
-        f"whole predictive; NLL under attack; AUROC: whether uncertainty tells attacked inputs from clean ones."
+        f"whole predictive; NLL under attack; AUROC of the detection of attacked inputs by uncertainty."
     )
-    return Table(f"Attack: {attack_name(attack)}", says, ["Run", "Clean", "Attacked", "NLL", "AUROC"], rows)
+    return Table(f"Attack: {attack_name(attack)}", caption, ["Run", "Clean", "Attacked", "NLL", "AUROC"], rows)
 
 
 def _chains(chains: Chains) -> Table:
     spaces = [chains.function, chains.weights]
     rows: list[list[Any]] = [
-        ["Quantities looked at", *(f"{len(m.names):,}" for m in spaces)],
+        ["Quantities", *(f"{len(m.names):,}" for m in spaces)],
         ["Chains × samples", *(f"{m.chains} × {m.draws}" for m in spaces)],
         ["R̂, largest", *(number(m.worst_rhat) for m in spaces)],
         *([f"R̂ above {limit}", *(share(m.share_above(limit)) for m in spaces)] for limit in (1.01, RHAT_LIMIT)),
         ["Bulk ESS, median", *(number(_median(m.ess_bulk), 0) for m in spaces)],
         ["Bulk ESS, least", *(number(_least(m.ess_bulk), 0) for m in spaces)],
         ["Tail ESS, median", *(number(_median(m.ess_tail), 0) for m in spaces)],
-        ["ESS to the first negative autocorrelation, median", *(number(_median(m.ess), 0) for m in spaces)],
+        ["ESS (to the first negative autocorrelation), median", *(number(_median(m.ess), 0) for m in spaces)],
         ["ESS by batch means, median", *(number(_median(m.ess_batch), 0) for m in spaces)],
         ["mESS, diagonal", *(number(m.mess, 0) for m in spaces)],
         ["mESS, full", *(number(m.mess_full, 0) for m in spaces)],
     ]
-    says = (
-        "Of functions (what is predicted for a few test inputs) and of weights. Weights of a network are not "
-        "identified: functions are what counts for use." + _reasons(*spaces)
+    caption = (
+        "In function space (predictions for a few test inputs) and in weight space. Weights of a network are not "
+        "identified: function space is what counts for use." + _reasons(*spaces)
     )
-    return Table("Mixing", says, ["Quantity", "Functions", "Weights"], rows)
+    return Table("Convergence", caption, ["Quantity", "Function space", "Weight space"], rows)
 
 
 def _reasons(*spaces: Convergence) -> str:
@@ -169,10 +169,10 @@ def _temperatures(chains: Chains) -> Table:
     rows += [[name, estimate(value)] for name, value in list(chains.by_tensor.items())[:24]]
     if math.isfinite(chains.kinetic.mean):
         rows.append(["Kinetic, all weights", estimate(chains.kinetic)])
-    says = f"Configurational; asked: {number(chains.asked, 2)}. Errors know of autocorrelation."
+    caption = f"Configurational; target temperature {number(chains.target_temperature, 2)}. Standard errors are autocorrelation-adjusted."
     if math.isfinite(chains.kinetic.mean) and chains.kinetic_by_construction:
-        says += f" {chains.method}'s thermostat makes the kinetic one T by construction; that says nothing."
-    return Table("Temperature", says, ["Weights", "T"], rows)
+        caption += f" {chains.method}'s thermostat makes the kinetic one T by construction: it carries no information."
+    return Table("Temperature", caption, ["Weights", "T"], rows)
 
 
 def _median(values: np.ndarray) -> float:

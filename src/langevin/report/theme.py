@@ -1,4 +1,4 @@
-"""The colours of the page, light and dark, and the look of matplotlib's pictures inside it.
+"""The colours of the page, light and dark, and the check of matplotlib's pictures inside it.
 
 A picture is drawn once, in the colours of `langevin.plots.style`; inside the page each is a CSS variable, so that the
 reader's theme colours it. Text in pictures is text, in the page's own font.
@@ -21,11 +21,11 @@ LIGHT = {
     "faint": "#d5dae0",
     "link": "#0a5a96",
     "good": "#11643b",
-    "look": "#855100",
+    "check": "#855100",
     "bad": "#a8201a",
     "unknown": "#4b5563",
     "good-wash": "#e3f3ea",
-    "look-wash": "#fcf0dc",
+    "check-wash": "#fcf0dc",
     "bad-wash": "#fbe7e5",
     "unknown-wash": "#eceff2",
     **{f"series-{index}": colour for index, colour in enumerate(style.SERIES)},
@@ -38,11 +38,11 @@ DARK = {
     "faint": "#38424e",
     "link": "#7cc0f5",
     "good": "#6fd6a0",
-    "look": "#f2bd62",
+    "check": "#f2bd62",
     "bad": "#ff9a90",
     "unknown": "#b4bec9",
     "good-wash": "#163325",
-    "look-wash": "#3a2c10",
+    "check-wash": "#3a2c10",
     "bad-wash": "#421d1a",
     "unknown-wash": "#29313b",
     "series-0": "#84c4f7",

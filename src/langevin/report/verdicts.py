@@ -1,6 +1,7 @@
-"""What the numbers mean, in plain words. Every function here is pure: numbers in, a sentence out.
+"""What the numbers mean, in a sentence each. Every function here is pure: numbers in, a verdict out.
 
-A verdict is good, needs a look, is bad, or is unknown; what can't be told from the data at hand is said to be unknown.
+A verdict is good, needs a check, is bad, or is unknown; what can't be determined from the data at hand is reported as
+unknown.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.compare import Interval
 from langevin.evaluation.ood import Detection
 
-Level = Literal["good", "look", "bad", "unknown"]
+Level = Literal["good", "check", "bad", "unknown"]
 
-TEMPERATURE_TOLERANCE = 0.1  # of the T that was asked, as in `find_lr`
+TEMPERATURE_TOLERANCE = 0.1  # relative to the target temperature, as in `find_lr`
 RHAT_LIMIT = 1.05  # independent draws, 4 chains of 100, stay below it; 1.01 they often exceed
 DISAGREEMENT = 0.05  # share of the probe set above the limit that is still put down to chance
 ENOUGH_SAMPLES = 100  # effective ones: a predicted probability is then known to 0.05 or better
@@ -27,115 +28,108 @@ ENOUGH_SAMPLES = 100  # effective ones: a predicted probability is then known to
 
 @dataclass(frozen=True)
 class Verdict:
-    """One answer: what it is about, how it stands, a sentence with the numbers, and what to do if anything."""
+    """One finding: what it is about, its level, a sentence with the numbers, and what to do if anything."""
 
     about: str
     level: Level
-    says: str
+    message: str
     advice: str = ""
 
 
-def damaged(reasons: Sequence[str], kept: int) -> Verdict | None:
-    """Samples that could not be read or held numbers that are not finite, and were left out."""
+def corrupted(reasons: Sequence[str], usable: int) -> Verdict | None:
+    """Samples that could not be read or contain numbers that are not finite, and were left out."""
     if not reasons:
         return None
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
-    says = f"CorruptedFileError samples were left out of everything below: {shown}. {_count(kept, 'sample')} remain."
-    return Verdict("Samples", "bad", says, "Find out why; if the run diverged, sample again with a smaller lr.")
+    message = f"Corrupted samples are left out of everything below: {shown}. {_count(usable, 'sample')} remain."
+    return Verdict("Samples", "bad", message, "Find out why; if the run diverged, sample again with a smaller lr.")
 
 
-def temperature(measured: Estimate | None, asked: float, method: str, samples_posterior: bool) -> Verdict | None:
-    """Whether the chains sampled at the temperature that was asked; None for what has no temperature to ask about."""
+def temperature(measured: Estimate | None, target: float, method: str, samples_posterior: bool) -> Verdict | None:
+    """Whether the chains sampled at the target temperature; None for what has no temperature."""
+    about = "Temperature"
     if measured is None:
         return None
-    if not samples_posterior or asked == 0:
-        return Verdict(
-            "Temperature",
-            "unknown",
-            f"{method} injects no noise that fits a temperature: its weights are not samples of the posterior.",
-        )
+    if not samples_posterior or target == 0:
+        message = f"{method} injects no noise of a given temperature: its weights are not samples of the posterior."
+        return Verdict(about, "unknown", message)
     if not math.isfinite(measured.mean):
-        return Verdict("Temperature", "unknown", "No temperature was read.", "Sample more steps after the burn-in.")
+        return Verdict(about, "unknown", "No temperature was measured.", "Sample more steps after the burn-in.")
     if not math.isfinite(measured.error):
-        says = f"Samples at T = {measured.mean:.2f}, asked {asked:g}; its error is unknown, since samples are too few."
-        return Verdict("Temperature", "unknown", says, "Keep at least four samples a chain.")
-    said = f"Samples at T = {measured.mean:.2f} ± {measured.error:.2f}"
-    if not math.isfinite(asked):
-        return Verdict("Temperature", "unknown", f"{said}; which T was asked is not known of a sampler of your own.")
+        message = f"Temperature {measured.mean:.2f}, target {target:g}; its standard error is unknown: there are too few samples."
+        return Verdict(about, "unknown", message, "Save at least four samples a chain.")
+    said = f"Temperature {measured.mean:.2f} ± {measured.error:.2f}"
+    if not math.isfinite(target):
+        return Verdict(about, "unknown", f"{said}; the target temperature of a custom sampler is not known.")
     low, high = measured.mean - 2 * measured.error, measured.mean + 2 * measured.error
-    least, most = asked * (1 - TEMPERATURE_TOLERANCE), asked * (1 + TEMPERATURE_TOLERANCE)
+    least, most = target * (1 - TEMPERATURE_TOLERANCE), target * (1 + TEMPERATURE_TOLERANCE)
     if least <= low and high <= most:
-        return Verdict("Temperature", "good", f"{said}: as asked (T = {asked:g}).")
+        return Verdict(about, "good", f"{said}: on target ({target:g}).")
     if low > most:
         return Verdict(
-            "Temperature",
-            "bad",
-            f"{said}: too hot, asked T = {asked:g}.",
-            "Lower the learning rate or enlarge batches.",
+            about, "bad", f"{said}: too hot, target {target:g}.", "Lower the learning rate or enlarge batches."
         )
     if high < least:
-        return Verdict(
-            "Temperature",
-            "bad",
-            f"{said}: too cold, asked T = {asked:g}; the chains have not spread yet.",
-            "Run longer, with a longer burn-in.",
-        )
-    if high - low <= 2 * TEMPERATURE_TOLERANCE * asked:
-        side = "hot" if measured.mean > asked else "cold"
-        return Verdict("Temperature", "look", f"{said}: about as asked (T = {asked:g}), perhaps a little {side}.")
-    says = f"{said}: too uncertain to compare with T = {asked:g}."
-    return Verdict("Temperature", "unknown", says, "Run longer.")
+        message = f"{said}: too cold, target {target:g}; the chains have not spread yet."
+        return Verdict(about, "bad", message, "Run longer, with a longer burn-in.")
+    if high - low <= 2 * TEMPERATURE_TOLERANCE * target:
+        side = "hot" if measured.mean > target else "cold"
+        return Verdict(about, "check", f"{said}: close to the target ({target:g}), perhaps a little {side}.")
+    return Verdict(about, "unknown", f"{said}: too uncertain to compare with the target ({target:g}).", "Run longer.")
 
 
-def agreement(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
-    """Whether chains agree on what they predict: R̂ on the probe set, the largest and the share above the limit."""
+def convergence(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
+    """R̂ in function space: the largest on the probe set, and the share above the limit."""
+    about = "Convergence"
     if math.isnan(worst):
-        reason = why or (
-            "one chain has nothing to agree with" if chains < 2 else f"{draws} samples a chain are too few"
-        )
-        return Verdict("Agreement of chains", "unknown", f"Not known: {reason}.", "Sample four chains.")
+        reason = why or ("R̂ needs two chains or more" if chains < 2 else f"{draws} samples a chain are too few")
+        return Verdict(about, "unknown", f"Unknown: {reason}.", "Sample four chains.")
     if share <= DISAGREEMENT and math.isfinite(worst):
-        says = f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, {worst:.2f} at most."
-        return Verdict("Agreement of chains", "good", says)
-    level: Level = "bad" if worst > 1.2 else "look"
+        message = (
+            f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, {worst:.2f} at most."
+        )
+        return Verdict(about, "good", message)
+    level: Level = "bad" if worst > 1.2 else "check"
     if math.isinf(worst):
-        says = f"Chains are stuck, each at another place, and R̂ is above {RHAT_LIMIT} on {share:.0%} of the probe set."
-        return Verdict("Agreement of chains", "bad", says, "Raise the learning rate or the temperature.")
-    says = f"Chains disagree: R̂ = {worst:.2g} at worst, above {RHAT_LIMIT} on {share:.0%} of the probe set: run longer."
-    return Verdict("Agreement of chains", level, says, "More steps; or a cyclical schedule, to visit more modes.")
+        message = f"Chains are stuck, each at another place: R̂ is above {RHAT_LIMIT} on {share:.0%} of the probe set."
+        return Verdict(about, "bad", message, "Raise the learning rate or the temperature.")
+    message = f"Chains disagree: R̂ is {worst:.2g} at worst, above {RHAT_LIMIT} on {share:.0%} of the probe set."
+    return Verdict(about, level, message, "Run longer; or use a cyclical schedule, to visit more modes.")
 
 
-def effective(samples: int, worth: float) -> Verdict:
-    """How many independent samples the correlated ones are worth (the median over the probe set)."""
-    about = "Effective samples"
+def effective(samples: int, ess: float) -> Verdict:
+    """The effective sample size (the median over the probe set)."""
+    about = "Effective sample size"
     if samples == 1:
-        return Verdict(about, "unknown", "One set of weights: it can't tell what it does not know about itself.")
-    if not math.isfinite(worth):
-        return Verdict(about, "unknown", f"Not known: {samples} samples are too few to tell.", "Keep more samples.")
-    said = f"{samples} samples are worth {worth:.0f} independent ones"
-    if worth >= ENOUGH_SAMPLES:
+        return Verdict(about, "unknown", "One sample: epistemic uncertainty can't be estimated from it.")
+    if not math.isfinite(ess):
+        return Verdict(about, "unknown", f"Unknown: {samples} samples are too few.", "Save more samples.")
+    said = f"ESS {ess:.0f} of {samples} samples"
+    if ess >= ENOUGH_SAMPLES:
         return Verdict(about, "good", f"{said}: enough to predict with.")
-    return Verdict(about, "look", f"{said}: averages over them are still rough.", "Run longer.")
+    return Verdict(about, "check", f"{said}: averages over them are still rough.", "Run longer.")
 
 
-def settled(traces: Sequence[Stationarity]) -> Verdict:
-    """Whether loss and temperature drift."""
+def stationary(traces: Sequence[Stationarity]) -> Verdict:
+    """Whether loss and temperature are stationary."""
+    about = "Stationarity"
     known = [trace for trace in traces if trace.stationary is not None]
     if not known:
-        return Verdict("Drift", "unknown", "Not known: the traces are too short to tell.", "Keep more samples.")
+        return Verdict(about, "unknown", "Unknown: the traces are too short, or mix too slowly.", "Save more samples.")
     moving = [trace for trace in known if not trace.stationary]
     if not moving:
-        return Verdict("Drift", "good", "None seen: the beginning of the traces looks like their end.")
+        return Verdict(about, "good", "No drift is seen: the beginning of the traces looks like their end.")
     worst = max(moving, key=lambda trace: abs(trace.z))
-    says = (
-        f"The {worst.trace} of chain {worst.chain} still drifts, from {worst.early:.3g} to {worst.late:.3g}"
-        f"{f', and {len(moving) - 1} more traces' if len(moving) > 1 else ''}: the burn-in was too short."
+    others = f", and {len(moving) - 1} more traces" if len(moving) > 1 else ""
+    message = (
+        f"The {worst.trace} of chain {worst.chain} drifts, from {worst.early:.3g} to {worst.late:.3g}{others}: the "
+        f"burn-in was too short."
     )
-    return Verdict("Drift", "look", says, "Run longer, with a longer burn-in.")
+    return Verdict(about, "check", message, "Run longer, with a longer burn-in.")
 
 
 class Chance(NamedTuple):
-    """What honest confidence shows by chance: mean and deviation of the calibration error, deviation of the gap."""
+    """What calibrated confidence shows by chance: mean and deviation of the calibration error, deviation of the gap."""
 
     error: float
     spread: float
@@ -151,44 +145,45 @@ def chance_level(bins: Reliability) -> Chance:
 
 
 def calibration(error: float, confidence: float, accuracy: float, chance: Chance) -> Verdict:
-    """Whether confidence is honest: an error and a gap within two deviations of what chance makes are no evidence."""
+    """Whether confidence is calibrated: an error and a gap within two deviations of chance are no evidence against."""
     said = f"confidence {confidence:.2f}, accuracy {accuracy:.2f}, calibration error {error:.3f}"
     within = error <= chance.error + 2 * chance.spread and abs(confidence - accuracy) <= 2 * chance.gap
     if within or error <= 0.01:
-        return Verdict("Calibration", "good", f"Confidence is honest, as far as these data can tell: {said}.")
-    level: Level = "bad" if error > 0.1 and confidence > accuracy else "look"
+        return Verdict("Calibration", "good", f"Calibrated, as far as these data can tell: {said}.")
+    level: Level = "bad" if error > 0.1 and confidence > accuracy else "check"
     if confidence > accuracy:
-        return Verdict("Calibration", level, f"Too sure of itself: {said}.", "More samples, or a wider prior.")
-    return Verdict("Calibration", level, f"Too cautious: {said}.", "More data or a narrower prior.")
+        return Verdict("Calibration", level, f"Overconfident: {said}.", "More samples, or a wider prior.")
+    return Verdict("Calibration", level, f"Underconfident: {said}.", "More data or a narrower prior.")
 
 
-def interval_coverage(inside: float, asked: float, examples: int) -> Verdict:
-    """Whether intervals of probability `asked` hold that share of the targets, within two binomial errors."""
-    error = math.sqrt(asked * (1 - asked) / examples)
-    said = f"{inside:.0%} of the targets lie in their {asked:.0%} intervals"
-    if abs(inside - asked) <= max(2 * error, 0.02):
-        return Verdict("Calibration", "good", f"Uncertainty is honest, as far as these data can tell: {said}.")
-    if inside < asked:
-        return Verdict("Calibration", "bad" if inside < asked - 0.15 else "look", f"Too sure of itself: {said}.")
-    return Verdict("Calibration", "look", f"Too cautious: {said}.")
+def interval_coverage(inside: float, nominal: float, examples: int) -> Verdict:
+    """Whether intervals of nominal coverage contain that share of the targets, within two binomial errors."""
+    error = math.sqrt(nominal * (1 - nominal) / examples)
+    said = f"{inside:.0%} of the targets lie in their {nominal:.0%} intervals"
+    if abs(inside - nominal) <= max(2 * error, 0.02):
+        return Verdict("Calibration", "good", f"Calibrated, as far as these data can tell: {said}.")
+    if inside < nominal:
+        return Verdict("Calibration", "bad" if inside < nominal - 0.15 else "check", f"Overconfident: {said}.")
+    return Verdict("Calibration", "check", f"Underconfident: {said}.")
 
 
-def foreign(found: Mapping[str, Mapping[str, Detection]]) -> list[Verdict]:
-    """Whether uncertainty tells inputs of another kind, for each such set."""
+def ood(found: Mapping[str, Mapping[str, Detection]]) -> list[Verdict]:
+    """Whether uncertainty detects out-of-distribution inputs, for each set of them."""
+    about = "OOD detection"
     if not found:
-        advice = 'Give inputs of another kind: lv.evaluate(…, ood={"name": inputs}).'
-        return [Verdict("Foreign inputs", "unknown", "Not known: no foreign inputs were given.", advice)]
+        advice = 'Give out-of-distribution inputs: lv.evaluate(…, ood={"name": inputs}).'
+        return [Verdict(about, "unknown", "Unknown: no out-of-distribution inputs were given.", advice)]
     verdicts = []
     for name, by in found.items():
         best = max(by, key=lambda score: by[score].auroc)
         auroc, fpr = by[best].auroc, by[best].fpr95
-        said = f"AUROC {auroc:.2f} by {best}; finding 95 % of them takes {fpr:.0%} of the test inputs along"
+        said = f"AUROC {auroc:.2f} by {best}, FPR95 {fpr:.0%}"
         if auroc >= 0.9:
-            verdicts.append(Verdict("Foreign inputs", "good", f"Notices {name}: {said}."))
+            verdicts.append(Verdict(about, "good", f"Detects {name}: {said}."))
         elif auroc >= 0.7:
-            verdicts.append(Verdict("Foreign inputs", "look", f"Notices some of {name}: {said}."))
+            verdicts.append(Verdict(about, "check", f"Detects part of {name}: {said}."))
         else:
-            verdicts.append(Verdict("Foreign inputs", "bad", f"Does not notice {name}: {said}."))
+            verdicts.append(Verdict(about, "bad", f"Does not detect {name}: {said}."))
     return verdicts
 
 
@@ -198,25 +193,25 @@ def attack_name(attack: Attack) -> str:
 
 
 def attacked(name: str, result: Attacked) -> Verdict:
-    """What is left of the accuracy under an attack, and whether the attack is noticed."""
+    """Accuracy under an attack, and whether uncertainty detects the attack."""
     best = max(result.detection, key=lambda score: result.detection[score].auroc)
     auroc = result.detection[best].auroc
     said = (
         f"Under {name} accuracy falls from {result.clean_accuracy:.0%} to {result.accuracy:.0%}; attacked inputs are "
-        f"told from clean ones with AUROC {auroc:.2f} (by {best})."
+        f"detected with AUROC {auroc:.2f} (by {best})."
     )
     kept = result.accuracy / max(result.clean_accuracy, 1e-9)
-    level: Level = "good" if kept >= 0.9 else "look" if kept >= 0.5 or auroc >= 0.9 else "bad"
+    level: Level = "good" if kept >= 0.9 else "check" if kept >= 0.5 or auroc >= 0.9 else "bad"
     return Verdict("Attack", level, said)
 
 
-def against(other: str, nll: Interval) -> Verdict:
+def baseline(other: str, nll: Interval) -> Verdict:
     """Whether this run predicts better than another: the difference of the NLL, other − this, with its interval."""
     side = "lower" if nll.value >= 0 else "higher"
     low, high = (nll.low, nll.high) if nll.value >= 0 else (-nll.high, -nll.low)
     said = f"NLL {side} by {abs(nll.value):.3f} nats (interval {low:.3f} to {high:.3f})".replace("-", "−")
     if not nll.excludes_zero:
-        return Verdict("Comparison", "unknown", f"No difference from {other} can be told: {said}.", "More test data.")
+        return Verdict("Comparison", "unknown", f"No significant difference from {other}: {said}.", "More test data.")
     if nll.value > 0:
         return Verdict("Comparison", "good", f"Better than {other}: {said}.")
     return Verdict("Comparison", "bad", f"Worse than {other}: {said}.")

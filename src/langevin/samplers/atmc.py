@@ -23,10 +23,11 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from langevin.samplers.base import Noise
+from langevin.samplers.base import SAMPLERS, Noise
 from langevin.samplers.thermostat import Thermostat
 
 
+@SAMPLERS.register
 class ATMC(Thermostat):
     """Langevin dynamics with bounded speed that trades injected noise for the noise of the mini-batches.
 
@@ -44,6 +45,7 @@ class ATMC(Thermostat):
         chain: the number of this chain, or several (see `Sampler`).
     """
 
+    shows_order = False
     citation: ClassVar[str] = """@article{heek2019bayesian,
   title={Bayesian inference for large scale image classification}, author={Heek, Jonathan and Kalchbrenner, Nal},
   journal={arXiv preprint arXiv:1908.03491}, year={2019}}"""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin.core import random as noise
-from langevin.core import sharding
+from langevin.core import random, sharding
 from langevin.core.parameters import check_precision
 from langevin.core.posterior import Posterior, checked_num_data
-from langevin.kernels.blocks import Pieces
+from langevin.core.registry import Registry
+from langevin.kernels.blocks import Blocks
 
 Group = dict[str, Any]
 Normals = Callable[[], list[Tensor]]
@@ -44,7 +44,7 @@ class _Layout:
 
         It is written where that of the last step was.
         """
-        numbers = noise.NOISES[group.get("noise", "gaussian")]
+        numbers = random.NOISES[group.get("noise", "gaussian")]
         seed, step = group["seed"], group["step"]
         if self.sharded:
             return self._draw_shards(partial(numbers, seed=seed, chain=group["chain"], step=step), position)
@@ -84,29 +84,36 @@ class _Layout:
         self._views = [eta.view(p.shape) for eta, p in zip(self._views, self.params, strict=True)]
 
 
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler")
+
+
 class Sampler(Optimizer):
-    """Base of every sampler: the skeleton of a step.
+    """Base of every sampler: the skeleton of a step. What a method promises is in its class attributes.
 
     A gradient g = ∇Û/N must be in `p.grad` (`Posterior.loss` leaves it there). Everything that a step depends on
     besides is in the parameter groups and in `state`, so `state_dict()` is the whole sampler: `lr`, `num_data`,
     `temperature`, `seed`, `chain` and the step counter are plain numbers there.
 
     The noise is a pure function of (seed, chain, step, position of the weight among all weights); see
-    `langevin.core.random`. If `chain` is a sequence of integers, every parameter carries a leading axis of that length, one
-    slice a chain, and each slice gets the noise that it would get alone.
+    `langevin.core.random`. If `chain` is a sequence of integers, every parameter carries a leading axis of that
+    length, one slice a chain, and each slice gets the noise that it would get alone.
 
     `noise="rademacher"` draws random signs in place of normal deviates, several times faster: mean, variance and third
     moment are the same, so the bias stays of order one in lr, but a method of second order is no longer one, and a
     single step's noise is far from normal. For large networks, where drawing noise takes as long as the gradient.
     """
 
-    elementwise: ClassVar[bool] = (
-        True  # the update treats every weight by itself: chains can be stacked, weights sharded
-    )
-    constant_rate: ClassVar[bool] = False  # a schedule contradicts the method
-    adapts: ClassVar[bool] = False  # until `freeze` is called, its target is biased
-    injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
+    target: ClassVar[Literal["posterior", "jeffreys", "none"]] = "posterior"  # density of its samples as lr → 0
+    order: ClassVar[int | None] = 1  # the bias falls as lr**order; None without a target
+    shows_order: ClassVar[bool] = True  # on a Gaussian target; not if a thermostat cancels the leading term there
     citation: ClassVar[str]  # BibTeX
+
+    stackable: bool = True  # several chains can be moved at once, along a leading axis of every parameter
+    shardable: bool = True  # parameters can be sharded over processes (DTensor)
+    adapts: bool = False  # until `freeze` is called, its target is biased
+    constant_lr: ClassVar[bool] = False  # a schedule contradicts the method
+    injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
+    gradients_per_step: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -143,9 +150,9 @@ class Sampler(Optimizer):
             )
         for name in ("seed", "chain"):
             _check_counter(name, group[name])
-        if group.get("noise", "gaussian") not in noise.NOISES:
-            raise ValueError(f"noise={group['noise']!r}: choose one of {list(noise.NOISES)}.")
-        if not self.elementwise and any(sharding.is_sharded(p) for p in group["params"]):
+        if group.get("noise", "gaussian") not in random.NOISES:
+            raise ValueError(f"noise={group['noise']!r}: choose one of {list(random.NOISES)}.")
+        if not self.shardable and any(sharding.is_sharded(p) for p in group["params"]):
             raise ValueError(
                 f"{type(self).__name__} looks at whole layers, so it can't move sharded parameters (DTensor); use an "
                 f"element-wise sampler (lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD), or replicas instead of shards."
@@ -157,6 +164,11 @@ class Sampler(Optimizer):
                     f"With chain={group['chain']} every parameter needs a leading axis of length "
                     f"{len(group['chain'])}; parameter {index} has shape {tuple(parameter.shape)}."
                 )
+
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer | None:
+        """The torch optimizer that the method is at temperature 0, with these settings; None if there is none."""
+        return None
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Tell a method that looks inside the model which model it moves; `sample` calls it once per copy."""
@@ -197,9 +209,9 @@ class Sampler(Optimizer):
         ]
 
     @property
-    def pieces(self) -> Pieces:
+    def blocks(self) -> Blocks:
         """For element-wise updates; a copy of the sampler makes its own."""
-        made: Pieces = self.__dict__.setdefault("_pieces", Pieces())
+        made: Blocks = self.__dict__.setdefault("_blocks", Blocks())
         return made
 
     def compile(self) -> None:
@@ -207,7 +219,7 @@ class Sampler(Optimizer):
 
         That takes a C++ compiler and some seconds at the first step; `sample(compile=True)` calls it.
         """
-        self.pieces.compile()
+        self.blocks.compile()
 
     def zeros_at_first(self, name: str, params: list[Tensor]) -> list[Tensor]:
         """The state of that name of each parameter; zeros before the first step."""

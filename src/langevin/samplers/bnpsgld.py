@@ -15,27 +15,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from langevin.preconditioners import BNP, Preconditioner
-from langevin.samplers.base import Noise
-from langevin.samplers.preconditioned import Preconditioned
+from langevin.preconditioners import BNP, made_from
+from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.langevin import Langevin
 
 
-class BNPSGLD(Preconditioned):
+@SAMPLERS.register
+class BNPSGLD(Langevin):
     """Langevin dynamics in the metric of normalized layer inputs.
 
     Args:
         params: parameters or groups of them.
         lr: ε.
         num_data: number of training examples N.
-        preconditioner: a `BNP(…)`; or give its arguments (`average=0.9, …`) here.
         noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise.
         chain: the number of this chain.
-        options: arguments of `BNP`.
+        options: arguments of `lv.preconditioners.BNP`, such as `average=0.9`.
     """
 
-    elementwise: ClassVar[bool] = False
+    stackable = shardable = False
+    adapts = True
     citation: ClassVar[str] = """@article{lange2023batch,
   title={Batch normalization preconditioning for stochastic gradient {L}angevin dynamics},
   author={Lange, Susanna and Deng, Wei and Ye, Qiang and Lin, Guang},
@@ -47,7 +48,6 @@ class BNPSGLD(Preconditioned):
         lr: float,
         *,
         num_data: int,
-        preconditioner: Preconditioner | None = None,
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
@@ -58,7 +58,7 @@ class BNPSGLD(Preconditioned):
             params,
             lr,
             num_data=num_data,
-            preconditioner=preconditioner or BNP(**options),
+            preconditioner=made_from(BNP, options, "BNPSGLD"),
             noise=noise,
             temperature=temperature,
             seed=seed,

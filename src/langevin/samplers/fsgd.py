@@ -13,15 +13,19 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from langevin.samplers.base import Group, Normals, Sampler
+from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 
+@SAMPLERS.register
 class FSGD(Sampler):
     """Constant-rate SGD whose iterates are taken for posterior samples. It refuses a schedule."""
 
+    target = "none"
+    order = None
     injects_noise = False
-    constant_rate = True
+    constant_lr = True
     citation: ClassVar[str] = """@article{mandt2017stochastic,
   title={Stochastic gradient descent as approximate {B}ayesian inference},
   author={Mandt, Stephan and Hoffman, Matthew D and Blei, David M},
@@ -35,6 +39,11 @@ class FSGD(Sampler):
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """θ ← θ − ε g."""
         torch._foreach_add_(params, grads, alpha=-group["lr"])
+
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
+        """torch's SGD."""
+        return torch.optim.SGD(params, lr=group["lr"])
 
     def stability_limit(self, curvature: float) -> float:
         """2/λ."""

@@ -14,30 +14,31 @@ step with their drift.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from langevin.preconditioners import KFAC, PRECONDITION, Preconditioner
-from langevin.samplers.base import Noise
-from langevin.samplers.preconditioned import Preconditioned
+from langevin.preconditioners import KFAC, made_from
+from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.langevin import Langevin, Precondition
 
 
-class KSGLD(Preconditioned):
+@SAMPLERS.register
+class KSGLD(Langevin):
     """Langevin dynamics in the metric of every layer's Kronecker-factored Fisher.
 
     Args:
         params: parameters or groups of them.
         lr: ε.
         num_data: number of training examples N.
-        preconditioner: a `KFAC(…)`; or give its arguments (`damping=1e-2, …`) here.
         precondition: `"both"` drift and noise, or the `"noise"` alone.
         noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
         temperature: T.
         seed: of the noise and the sampled labels.
         chain: the number of this chain.
-        options: arguments of `KFAC`.
+        options: arguments of `lv.preconditioners.KFAC`, such as `damping=1e-2`.
     """
 
-    elementwise: ClassVar[bool] = False
+    stackable = shardable = False
+    adapts = True
     citation: ClassVar[str] = """@article{palacci2018scalable,
   title={Scalable natural gradient {L}angevin dynamics in practice}, author={Palacci, Henri and Hess, Henry},
   journal={arXiv preprint arXiv:1806.02855}, year={2018}}"""
@@ -48,21 +49,19 @@ class KSGLD(Preconditioned):
         lr: float,
         *,
         num_data: int,
-        preconditioner: Preconditioner | None = None,
-        precondition: Literal["both", "noise"] = "both",
+        precondition: Precondition = "both",
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
         **options: Any,
     ) -> None:
-        if precondition not in PRECONDITION:
-            raise ValueError(f'precondition={precondition!r}: choose "both" or "noise".')
         super().__init__(
             params,
             lr,
             num_data=num_data,
-            preconditioner=PRECONDITION[precondition](preconditioner or KFAC(**options)),
+            preconditioner=made_from(KFAC, options, "KSGLD"),
+            precondition=precondition,
             noise=noise,
             temperature=temperature,
             seed=seed,

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-from langevin.preconditioners import Fisher
-from langevin.samplers.base import Noise
-from langevin.samplers.preconditioned import Preconditioned
+from langevin.preconditioners import Fisher, made_from
+from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.langevin import Langevin
 
 
-class NLD(Preconditioned):
+@SAMPLERS.register
+class NLD(Langevin):
     """Langevin dynamics in the Fisher metric, for models of up to a few thousand weights.
 
     Args:
@@ -35,10 +36,11 @@ class NLD(Preconditioned):
         temperature: T.
         seed: of the noise, the sampled labels and the Fisher's batches.
         chain: the number of this chain.
-        options: arguments of `Fisher`.
+        options: arguments of `lv.preconditioners.Fisher`, such as `damping=1e-2`.
     """
 
-    elementwise: ClassVar[bool] = False
+    stackable = shardable = False
+    adapts = True
     citation: ClassVar[str] = """@article{smith2018stochastic,
   title={Stochastic natural gradient descent draws posterior samples in function space},
   author={Smith, Samuel L and Duckworth, Daniel and Le, Quoc V and Sohl-Dickstein, Jascha},
@@ -61,7 +63,7 @@ class NLD(Preconditioned):
             params,
             lr,
             num_data=num_data,
-            preconditioner=Fisher(target=target, **options),
+            preconditioner=made_from(Fisher, {"target": target, **options}, "NLD"),
             noise=noise,
             temperature=temperature,
             seed=seed,

@@ -16,16 +16,19 @@ in step with their drift. At T = 0 this is `torch.optim.RMSprop(alpha=0.99, eps=
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from langevin.preconditioners import PRECONDITION, NoiseOnly, RMSprop
-from langevin.samplers.base import Noise
-from langevin.samplers.preconditioned import Preconditioned
+import torch
+from torch.optim import Optimizer
+
+from langevin.preconditioners import RMSprop
+from langevin.samplers.base import SAMPLERS, Group, Noise
+from langevin.samplers.langevin import Langevin, Precondition
 
 
-class pSGLD(Preconditioned):
+@SAMPLERS.register
+class pSGLD(Langevin):
     """Langevin dynamics with a step size for every weight.
 
     Args:
@@ -38,7 +41,7 @@ class pSGLD(Preconditioned):
         noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
         temperature: T.
         seed: of the noise.
-        chain: the number of this chain.
+        chain: the number of this chain, or several (see `Sampler`).
     """
 
     citation: ClassVar[str] = """@inproceedings{li2016preconditioned,
@@ -54,29 +57,26 @@ class pSGLD(Preconditioned):
         num_data: int,
         alpha: float = 0.99,
         eps: float = 1e-5,
-        precondition: Literal["both", "noise"] = "both",
+        precondition: Precondition = "both",
         noise_power: float = 0.5,
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
-        if precondition not in PRECONDITION:
-            raise ValueError(f'precondition={precondition!r}: choose "both" or "noise".')
         super().__init__(
             params,
             lr,
             num_data=num_data,
-            preconditioner=PRECONDITION[precondition](RMSprop(alpha, eps, noise_power=noise_power)),
+            preconditioner=RMSprop(alpha, eps, noise_power=noise_power),
+            precondition=precondition,
             noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
         )
 
-    def stability_limit(self, curvature: float) -> float:
-        """2√(T/(Nλ)): around a minimum √V settles at the size of the gradients, √(λT/N); 2/λ if g is left alone."""
-        if isinstance(self.preconditioner, NoiseOnly):
-            return 2 / curvature
-        group = self.param_groups[0]
-        return 2 * math.sqrt(max(group["temperature"], 1e-12) / (group["num_data"] * curvature))
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
+        """RMSprop."""
+        return torch.optim.RMSprop(params, lr=group["lr"], alpha=0.99, eps=1e-5)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent: the baseline, with the face of a sampler.
+"""Stochastic gradient descent: the baseline, with the interface of a sampler.
 
     v ← momentum·v + g,    θ ← θ − ε v                                                    lr = ε
 
@@ -13,16 +13,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from langevin.samplers.base import Group, Normals, Sampler
+from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 
+@SAMPLERS.register
 class SGD(Sampler):
     """Plain SGD with momentum; equal to `torch.optim.SGD(lr=lr, momentum=momentum)`.
 
     Robbins & Monro (1951). As inference it gives a point: its iterates cover no posterior.
     """
 
+    target = "none"
+    order = None
     injects_noise = False
     citation: ClassVar[str] = """@article{robbins1951stochastic,
   title={A stochastic approximation method}, author={Robbins, Herbert and Monro, Sutton},
@@ -50,6 +54,11 @@ class SGD(Sampler):
             torch._foreach_add_(velocity, grads)
             grads = velocity
         torch._foreach_add_(params, grads, alpha=-group["lr"])
+
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
+        """torch's SGD."""
+        return torch.optim.SGD(params, lr=group["lr"], momentum=group["momentum"])
 
     def stability_limit(self, curvature: float) -> float:
         """2(1 + momentum)/λ."""

@@ -21,10 +21,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from langevin.samplers.base import Group, Noise, Normals, Sampler
+from langevin.samplers.base import SAMPLERS, Group, Noise, Normals, Sampler
 
 
+@SAMPLERS.register
 class SGHMC(Sampler):
     """Underdamped Langevin dynamics with mini-batch gradients.
 
@@ -41,6 +43,7 @@ class SGHMC(Sampler):
         chain: the number of this chain, or several (see `Sampler`).
     """
 
+    order = 2
     citation: ClassVar[str] = """@inproceedings{chen2014stochastic,
   title={Stochastic gradient {H}amiltonian {M}onte {C}arlo}, author={Chen, Tianqi and Fox, Emily and Guestrin, Carlos},
   booktitle={Proceedings of the 31st International Conference on Machine Learning}, pages={1683--1691}, year={2014}}"""
@@ -103,6 +106,13 @@ class SGHMC(Sampler):
                 left = max(damping * temperature - force * group["gradient_variance"] / 2, 0.0)
                 torch._foreach_add_(momentum, normals(), alpha=math.sqrt(left * spread))
         torch._foreach_add_(params, momentum, alpha=h * unit)
+
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
+        """SGD with momentum e^{−D} and learning rate ((1−e^{−D})/D) ℓ² N."""
+        damping = -math.log(group["momentum"])
+        rate = (1 - group["momentum"]) / damping * group["reference_lr"] ** 2 * group["num_data"]
+        return torch.optim.SGD(params, lr=rate, momentum=group["momentum"])
 
     def observables(self) -> dict[str, list[Tensor]]:
         """u²."""

@@ -5,23 +5,41 @@
 Target: exp(−U/T), up to a bias of order ε: on a quadratic of curvature λ the variance is too large by the factor
 1/(1 − ελ/2), and mini-batch noise of variance Var(g) adds ε N Var(g)/2 to the temperature. Smaller ε mends both.
 
+With a preconditioner A, `lv.SGLD(…, preconditioner=lv.preconditioners.KFAC())`, the update is that of
+`samplers.langevin`: θ ← θ − ε A g + √(2εT/N) A^{1/2} η, the same target once A is frozen. pSGLD, KSGLD, BNPSGLD and NLD
+are shortcuts for it.
+
 Noise: its standard deviation grows with √lr and √T and falls with √N; drift and noise balance at T whatever lr is.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch.optim import Optimizer
 
-from langevin.samplers.base import Group, Noise, Normals, Sampler
+from langevin.preconditioners import Identity, Preconditioner
+from langevin.samplers.base import SAMPLERS, Group, Noise
+from langevin.samplers.langevin import Langevin, Precondition
 
 
-class SGLD(Sampler):
-    """Langevin dynamics with mini-batch gradients; at T = 0 it is SGD."""
+@SAMPLERS.register
+class SGLD(Langevin):
+    """Langevin dynamics with mini-batch gradients; at T = 0 it is SGD.
+
+    Args:
+        params: parameters or groups of them.
+        lr: ε.
+        num_data: number of training examples N.
+        preconditioner: A, an object of `lv.preconditioners` without a model; None for A = I.
+        precondition: `"both"` drift and noise or, which has no posterior as its target, the `"noise"` alone.
+        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        temperature: T.
+        seed: of the noise.
+        chain: the number of this chain, or several (see `Sampler`).
+    """
 
     citation: ClassVar[str] = """@inproceedings{welling2011bayesian,
   title={Bayesian learning via stochastic gradient {L}angevin dynamics}, author={Welling, Max and Teh, Yee W},
@@ -33,25 +51,26 @@ class SGLD(Sampler):
         lr: float,
         *,
         num_data: int,
+        preconditioner: Preconditioner | None = None,
+        precondition: Precondition = "both",
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
-        super().__init__(params, lr=lr, num_data=num_data, noise=noise, temperature=temperature, seed=seed, chain=chain)
+        super().__init__(
+            params,
+            lr,
+            num_data=num_data,
+            preconditioner=Identity() if preconditioner is None else preconditioner,
+            precondition=precondition,
+            noise=noise,
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+        )
 
-    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
-        """θ ← θ − ε g + √(2εT/N) η."""
-        lr, temperature = group["lr"], group["temperature"]
-        torch._foreach_add_(params, grads, alpha=-lr)
-        if temperature > 0:
-            torch._foreach_add_(params, normals(), alpha=math.sqrt(2 * lr * temperature / group["num_data"]))
-
-    def stability_limit(self, curvature: float) -> float:
-        """2/λ, where 1 − ελ reaches −1."""
-        return 2 / curvature
-
-    def gradient_noise_temperature(self, variance: float) -> float:
-        """ε N Var(g)/2, from ε²Var(g) beside 2εT/N."""
-        group = self.param_groups[0]
-        return float(group["lr"] * group["num_data"] * variance / 2)
+    @staticmethod
+    def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
+        """SGD, without a preconditioner."""
+        return torch.optim.SGD(params, lr=group["lr"])

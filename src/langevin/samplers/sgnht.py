@@ -22,10 +22,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from langevin.samplers.base import Noise
+from langevin.samplers.base import SAMPLERS, Noise
 from langevin.samplers.thermostat import Thermostat
 
 
+@SAMPLERS.register
 class SGNHT(Thermostat):
     """Langevin dynamics with momentum whose friction D + ξ adapts; it may turn negative, and has to.
 
@@ -43,6 +44,8 @@ class SGNHT(Thermostat):
         chain: the number of this chain, or several (see `Sampler`).
     """
 
+    order = 2
+    shows_order = False
     citation: ClassVar[str] = """@inproceedings{ding2014bayesian,
   title={Bayesian sampling using stochastic gradient thermostats}, author={Ding, Nan and Fang, Youhan and
   Babbush, Ryan and Chen, Changyou and Skeel, Robert D and Neven, Hartmut},

@@ -20,14 +20,16 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataLoader
 
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.batches import Batches, LoaderBatches, as_batches
 from langevin.core.posterior import Posterior
-from langevin.preconditioners import Fisher
-from langevin.samplers.preconditioned import Preconditioned
+from langevin.preconditioners import Fisher, made_from
+from langevin.samplers.base import SAMPLERS
+from langevin.samplers.langevin import Langevin
 
 
-class SNGD(Preconditioned):
+@SAMPLERS.register
+class SNGD(Langevin):
     """Natural gradient descent whose iterates are taken for samples.
 
     Args:
@@ -36,11 +38,14 @@ class SNGD(Preconditioned):
         num_data: number of training examples N.
         seed: of the sampled labels and the batches.
         chain: the number of this chain.
-        options: arguments of `Fisher`.
+        options: arguments of `lv.preconditioners.Fisher`, such as `damping=1e-2`.
     """
 
-    elementwise: ClassVar[bool] = False
-    injects_noise: ClassVar[bool] = False
+    target = "none"
+    order = None
+    stackable = shardable = False
+    adapts = True
+    injects_noise = False
     citation: ClassVar[str] = """@article{smith2018stochastic,
   title={Stochastic natural gradient descent draws posterior samples in function space},
   author={Smith, Samuel L and Duckworth, Daniel and Le, Quoc V and Sohl-Dickstein, Jascha},
@@ -58,7 +63,8 @@ class SNGD(Preconditioned):
     ) -> None:
         if options.get("target", "as-printed") != "as-printed":
             raise ValueError(f"SNGD has no target={options['target']!r}: no noise is injected. Use lv.NLD(target=…).")
-        super().__init__(params, lr, num_data=num_data, preconditioner=Fisher(**options), seed=seed, chain=chain)
+        fisher = made_from(Fisher, options, "SNGD")
+        super().__init__(params, lr, num_data=num_data, preconditioner=fisher, seed=seed, chain=chain)
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Show it the model and the data, which must not be a loader that goes through them epoch by epoch."""
@@ -74,7 +80,7 @@ class SNGD(Preconditioned):
     def batch(self, size: int) -> tuple[Any, Any]:
         """The mini-batch of the coming step, for a loop of your own: a fresh random subset of the bound data."""
         where = {name: self.param_groups[0][name] for name in ("seed", "chain", "step")}
-        return self._batches.take(noise.random_subset(self.param_groups[0]["num_data"], size, **where))
+        return self._batches.take(random.random_subset(self.param_groups[0]["num_data"], size, **where))
 
 
 def temperature_of(lr: float, num_data: int, batch_size: int) -> float:

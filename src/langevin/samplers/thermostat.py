@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.core import sharding
 from langevin.kernels.blocks import add_scaled
 from langevin.samplers.base import Group, Noise, Normals, Sampler
 
@@ -184,7 +185,8 @@ class Thermostat(Sampler):
         changed = [params, self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)]
         how = Move(self._integrate, self.injected, damping, force, temperature, unit, group["max_speed"])
         read = [grads, normals()] if temperature > 0 else [grads]
-        self.pieces.each(_move, changed, read, how, h, h * group["thermostat_rate"])
+        changed, read = [sharding.locals_of(each) for each in changed], [sharding.locals_of(each) for each in read]
+        self.blocks.each(_move, changed, read, how, h, h * group["thermostat_rate"])
 
     def observables(self) -> dict[str, list[Tensor]]:
         """u²/s and ξ. With s = 1, ξ comes to rest only where the mean of u² is T: that reading is T by construction."""

@@ -1,23 +1,25 @@
-"""The run on disk.
+"""A run on disk.
 
     manifest.json                                  configuration, versions, seed, names and shapes
     fixed.safetensors                              what is not sampled (frozen parameters, buffers), once
     statistics.safetensors                         of a fit: the BatchNorm statistics of its draws
     samples/chain-0003/0000012000.safetensors      samples, several to a file, named after the step of the first
     checkpoints/0000-0003.safetensors              all that chains 0 to 3 need to go on
-    writers/                                       who writes which chains (see `writers`)
+    writers/                                       who writes which chains (see `locks`)
 
 Every file is written beside its place, flushed to the disk and renamed, so that a crash leaves the old one or the new
-one, and carries a checksum and the run's identity. Samples are only ever added. A sample counts as kept once its file
-is there. A file of samples says after which sample of its chain it comes, so that one that is missing is missed.
+one, and carries a checksum and the run's identity. Samples are only ever added. A sample counts as saved once its file
+is there. A file of samples says after which sample of its chain it comes, so that a missing one is noticed.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,59 +30,45 @@ import torch
 from torch import Tensor
 
 from langevin.errors import CorruptedFileError, RunError
-from langevin.storage import files as disk
-from langevin.storage import locks as writers
+from langevin.storage import files, locks, samples
 from langevin.storage import manifest as manifests
-from langevin.storage import samples as shards
-from langevin.storage.files import decode, dtype_of, encode
-from langevin.storage.files import write as _write
-from langevin.storage.samples import FOREIGN, Record
+from langevin.storage.base import Checkpoint, Record, SampleStore, last_samples
+from langevin.storage.samples import UNREADABLE
 
-__all__ = ["Checkpoint", "DirectoryStore", "Record", "RunError", "decode", "encode"]
-
-_SHARD_BYTES = 1 << 20  # samples wait in memory until they fill this (and then take four times that for a moment)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One chain at one step: its tensors by name, and the plain values beside them."""
-
-    step: int
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
+_FILE_BYTES = 1 << 20  # samples are buffered until they fill this (and then take four times that for a moment)
 
 
 @dataclass
-class _Waiting:
-    """The samples of one chain that are not on the disk yet."""
+class _Buffer:
+    """The samples of one chain that are not on disk yet."""
 
     steps: list[int] = field(default_factory=list)
-    notes: list[dict[str, float]] = field(default_factory=list)
+    stats: list[dict[str, float]] = field(default_factory=list)
     tensors: list[dict[str, Tensor]] = field(default_factory=list)
     size: int = 0
 
 
-class DirectoryStore:
+class DirectoryStore(SampleStore):
     """Reads and writes a run's directory. Any number may read; a chain is written by the one process that holds it."""
 
+    path: Path
+
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        super().__init__(manifest)
         self.path = path
-        self.manifest = manifest
-        self.damaged: dict[Path, str] = {}  # files that could not be read, and why
-        self.missing: list[tuple[int, int, int]] = []  # (chain, a, b): samples between steps a and b are gone
-        self._waiting: dict[int, _Waiting] = {}
+        self._buffers: dict[int, _Buffer] = {}
         self._opened: tuple[Path, Any] | None = None
-        self._checked: set[Path] = set()  # files whose checksum was right when they were first opened
-        self._writer: writers.Writer | None = None
+        self._verified: set[Path] = set()  # files whose checksum was right when they were first opened
+        self._writer: locks.Writer | None = None
         self._records = self._index()
 
     @classmethod
     def create(cls, path: str | Path, manifest: dict[str, Any]) -> Self:
-        """Begin a run in a directory that holds none. It is one once its manifest is written."""
+        """Begin a run in a directory that contains none. It is one once its manifest is written."""
         path = Path(path)
-        if manifests.there(path):
+        if manifests.exists(path):
             raise RunError(
-                f"{path} already holds a run, which is never overwritten. Continue it with lv.resume({str(path)!r}, …) "
+                f"{path} already contains a run, which is never overwritten. Continue it with lv.resume({str(path)!r}, …) "
                 f"or choose another directory: out={str(path) + '-2'!r}."
             )
         try:
@@ -90,159 +78,205 @@ class DirectoryStore:
                 left_over.unlink()
         except OSError as error:
             raise RunError(f"out={str(path)!r} can't be made a directory for the run: {error.strerror}.") from None
-        return cls(path, {"format": manifests.FORMAT, "run": uuid4().hex, **manifest})
+        return cls(path, {"format": manifests.FORMAT, "run": uuid4().hex, **copy.deepcopy(manifest)})
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open a run that is there."""
+        """Open a run that exists."""
         return cls(Path(path), manifests.read(Path(path)))
 
-    def refresh(self) -> None:
-        """Look again at what is on the disk."""
-        self._records = self._index()
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return str(self.path)
 
-    def write_fixed(self, tensors: Mapping[str, Tensor], name: str = "fixed") -> None:
-        """DirectoryStore what is not sampled."""
-        _write(self.path / f"{name}.safetensors", disk.pack(tensors, {"run": self.manifest["run"]}))
+    def refresh(self) -> None:
+        """Look again at what is on disk."""
+        self._records = self._index()
 
     def write_manifest(self) -> None:
         """Write the manifest as it stands."""
-        _write(manifests.file(self.path), manifests.text(self.manifest))
+        files.write(manifests.file(self.path), manifests.text(self.manifest))
 
     @contextmanager
     def writing(self, chains: Collection[int] | None = None) -> Iterator[None]:
         """Hold these chains (by default the whole run), so that no other process writes them."""
-        with writers.holding(self.path, chains) as self._writer:
+        with locks.holding(self.path, chains) as self._writer:
             try:
                 yield
             finally:
                 self._writer = None
 
-    def beat(self, chains: Collection[int], step: int) -> None:
-        """Give a sign of life, every few seconds, from the process that writes."""
+    def heartbeat(self, chains: Collection[int], step: int) -> None:
+        """Write a heartbeat, every few seconds, from the process that writes."""
         if self._writer is not None:
-            self._writer.beat(chains, step)
+            self._writer.heartbeat(chains, step)
 
-    # samples
+    # fixed tensors
 
-    def add(self, chain: int, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, float]) -> None:
-        """Keep a sample; it may wait in memory for others. One that is on the disk already (the run was resumed from
-        an earlier checkpoint, and repeats itself exactly), or was there and had to give way, is not written again.
-        """
-        kept = self._records.get(chain, {})
-        if step in kept or (len(kept) == self.manifest.get("keep_last") and step < min(kept)):
-            return
-        waiting = self._waiting.setdefault(chain, _Waiting())
-        stored = {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
-        waiting.steps.append(step)
-        waiting.notes.append(dict(notes))
-        waiting.tensors.append(stored)
-        waiting.size += sum(tensor.nbytes for tensor in stored.values())
-        if waiting.size >= _SHARD_BYTES:
-            self._write_samples(chain)
-
-    def flush(self) -> None:
-        """Write every waiting sample to the disk."""
-        for chain in list(self._waiting):
-            self._write_samples(chain)
-
-    def records(self, chain: int | None = None) -> list[Record]:
-        """The samples that are kept, chain after chain, each in the order of steps."""
-        if chain is not None:
-            return list(self._records.get(chain, {}).values())
-        return [record for c in sorted(self._records) for record in self._records[c].values()]
-
-    def kept(self) -> int:
-        """How many samples are kept, over all chains."""
-        return sum(len(records) for records in self._records.values())
-
-    def waiting(self) -> int:
-        """How many samples wait in memory to be written."""
-        return sum(len(waiting.steps) for waiting in self._waiting.values())
-
-    def read(self, record: Record) -> dict[str, Tensor]:
-        """The tensors of a sample, from a file whose checksum is looked at when it is first opened."""
-        try:
-            if self._opened is None or self._opened[0] != record.path:
-                if record.path not in self._checked:
-                    disk.check(record.path)
-                    self._checked.add(record.path)
-                self._opened = record.path, disk.open_tensors(record.path)
-            file = self._opened[1]
-            return {
-                name: file.get_slice(name)[record.row].to(dtype_of(spec["dtype"]))
-                for name, spec in self.manifest["tensors"].items()
-            }
-        except FileNotFoundError:
-            raise RunError(
-                f"{record.path} is not there any more: it was deleted, or gave way to newer samples (keep_last). Load "
-                f"the run anew."
-            ) from None
-        except OSError as error:
-            raise RunError(f"{record.path} can't be read: {error.strerror or error}.") from None
-        except FOREIGN as error:
-            raise RunError(
-                f"{record.path} is damaged: {error}. `langevin verify {self.path} --set-aside` takes it and its like "
-                f"out; the other samples are usable."
-            ) from None
-
-    def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
-        """The tensors of samples that follow one another in one file, stacked."""
-        self.read(records[0])
-        assert self._opened is not None
-        file, rows = self._opened[1], slice(records[0].row, records[-1].row + 1)
-        return {
-            name: file.get_slice(name)[rows].to(dtype_of(spec["dtype"]))
-            for name, spec in self.manifest["tensors"].items()
-        }
+    def write_fixed(self, tensors: Mapping[str, Tensor], name: str = "fixed") -> None:
+        """Store what is not sampled."""
+        files.write(self.path / f"{name}.safetensors", files.pack(tensors, {"run": self.manifest["run"]}))
 
     def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
         """What is not sampled: frozen parameters and buffers."""
         path = self.path / f"{name}.safetensors"
-        tensors, metadata = disk.read(path)
+        tensors, metadata = files.read(path)
         if metadata.get("run") != self.manifest["run"]:
-            raise RunError(f"{path} is of another run.")
+            raise RunError(f"{path} is from another run.")
         return tensors
 
-    def bytes_per_sample(self) -> int:
-        """What one sample takes on the disk."""
-        return sum(
-            torch.empty(spec["shape"], dtype=self._stored_dtype(spec), device="meta").nbytes
-            for spec in self.manifest["tensors"].values()
-        )
+    def free_bytes(self) -> float:
+        """What the disk has."""
+        return shutil.disk_usage(self.path).free
+
+    # samples
+
+    def add(self, chain: int, step: int, tensors: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
+        """Keep a sample; it may be buffered with others."""
+        if self._is_kept(self._records.get(chain, {}), step):
+            return
+        buffered = self._buffers[chain].steps if chain in self._buffers else []
+        if buffered and step <= buffered[-1] and step in buffered:
+            return
+        stored = {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
+        buffer = self._buffers.setdefault(chain, _Buffer())
+        buffer.steps.append(step)
+        buffer.stats.append(dict(stats))
+        buffer.tensors.append(stored)
+        buffer.size += sum(tensor.nbytes for tensor in stored.values())
+        if buffer.size >= _FILE_BYTES:
+            self._write_samples(chain)
+
+    def flush(self) -> None:
+        """Write every buffered sample to disk."""
+        for chain in list(self._buffers):
+            self._write_samples(chain)
+
+    def records(self, chain: int | None = None) -> list[Record]:
+        """The samples that are saved, chain after chain, each in the order of steps."""
+        if chain is not None:
+            return list(self._records.get(chain, {}).values())
+        return [record for c in sorted(self._records) for record in self._records[c].values()]
+
+    def saved(self) -> int:
+        """How many samples are on disk, over all chains."""
+        return sum(len(records) for records in self._records.values())
+
+    def buffered(self) -> int:
+        """How many samples wait in memory to be written."""
+        return sum(len(buffer.steps) for buffer in self._buffers.values())
+
+    def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
+        """The tensors of samples that follow one another in one file; its checksum is verified when it is first opened."""
+        path, rows = records[0].path, slice(records[0].row, records[-1].row + 1)
+        assert path is not None
+        try:
+            opened = self._opened
+            if opened is None or opened[0] != path:
+                if path not in self._verified:
+                    files.check(path)
+                    self._verified.add(path)
+                opened = self._opened = path, files.open_tensors(path)
+            found = {name: opened[1].get_slice(name)[rows] for name in self.manifest["tensors"]}
+            return {name: self._as_given(name, tensor.clone()) for name, tensor in found.items()}  # not the mapped file
+        except FileNotFoundError:
+            raise RunError(
+                f"{path} does not exist any more: it was deleted, or replaced by newer samples (keep_last). Load the run "
+                f"again."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{path} can't be read: {error.strerror or error}.") from None
+        except UNREADABLE as error:
+            raise RunError(
+                f"{path} is corrupted: {error}. `langevin verify {self.path} --quarantine` moves corrupted files out of the "
+                f"way; the other samples are usable."
+            ) from None
+
+    def _write_samples(self, chain: int) -> None:
+        buffer = self._buffers[chain]
+        path = samples.path_of(self.path, chain, buffer.steps[0])
+        stacked = {name: torch.stack([sample[name] for sample in buffer.tensors]) for name in buffer.tensors[0]}
+        rows = [{"step": step, **stats} for step, stats in zip(buffer.steps, buffer.stats, strict=True)]
+        before = self.records(chain)
+        metadata = {
+            "run": self.manifest["run"],
+            "chain": json.dumps(chain),
+            "after": json.dumps(max((record.step for record in before if record.step < buffer.steps[0]), default=None)),
+            "samples": json.dumps(rows),
+        }
+        files.write(path, files.pack(stacked, metadata))
+        self._verified.add(path)
+        new = [
+            Record(chain, s, path, i, stats)
+            for i, (s, stats) in enumerate(zip(buffer.steps, buffer.stats, strict=True))
+        ]
+        del self._buffers[chain]
+        self._records[chain] = last_samples([*before, *new], self.manifest.get("keep_last"))
+        in_use = {record.path for record in self._records[chain].values()}
+        for unused in {record.path for record in [*before, *new]} - in_use:
+            assert unused is not None
+            unused.unlink(missing_ok=True)
+
+    def _index(self) -> dict[int, dict[int, Record]]:
+        """chain → step → record, in the order of steps."""
+        try:
+            index = samples.read_index(self.path, self.manifest)
+        except OSError as error:
+            raise RunError(f"The samples of {self.path} can't be read: {error.strerror or error}.") from None
+        for path, why in index.corrupted.items():
+            if path not in self.corrupted:
+                warnings.warn(
+                    f"{path} is corrupted, or from another run, and is left out ({why}); the other samples are usable.",
+                    stacklevel=4,
+                )
+        for chain, after, before in index.missing:
+            if not index.corrupted and (chain, after, before) not in self.missing:
+                warnings.warn(
+                    f"Samples of chain {chain} between the steps {after} and {before} are missing from {self.path}.",
+                    stacklevel=4,
+                )
+        self.corrupted, self.missing = index.corrupted, index.missing
+        keep_last = self.manifest.get("keep_last")
+        return {chain: last_samples(records, keep_last) for chain, records in index.records.items()}
 
     # checkpoints
 
     def write_checkpoint(self, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Replace the checkpoint of these chains, which advance together, by a new one; waiting samples go first."""
+        """Replace the checkpoint of these chains, which advance together, by a new one; buffered samples go first."""
         self.flush()
         tensors = {f"{c}/{name}": t for c, checkpoint in checkpoints.items() for name, t in checkpoint.tensors.items()}
         values = {str(c): {"step": checkpoint.step, **checkpoint.values} for c, checkpoint in checkpoints.items()}
-        try:
-            chains = json.dumps(encode(values))
-        except TypeError as error:
-            raise RunError(
-                f"The state of the sampler, of its schedule or of the data loader can't be written down: {error}. Use "
-                f"one whose state is made of numbers, strings, tensors, lists and dicts."
-            ) from None
-        path = self.path / "checkpoints" / f"{_name(sorted(checkpoints))}.safetensors"
-        _write(path, disk.pack(tensors, {"run": self.manifest["run"], "chains": chains}))
+        chains = files.serialized(values)
+        path = self.path / "checkpoints" / f"{_file_name(sorted(checkpoints))}.safetensors"
+        files.write(path, files.pack(tensors, {"run": self.manifest["run"], "chains": chains}))
 
     def checkpoint_steps(self) -> dict[int, int]:
         """The step of the newest checkpoint of every chain."""
         return {chain: values["step"] for chain, (_, values) in self._newest_checkpoints().items()}
 
-    def checkpoint(self, chain: int) -> Checkpoint:
-        """The newest checkpoint of a chain."""
-        path, values = self._newest_checkpoints()[chain]
-        tensors, _ = disk.read(path, prefix=f"{chain}/")
-        return Checkpoint(values.pop("step"), tensors, values)
+    def checkpoints(self, chains: Iterable[int]) -> list[Checkpoint]:
+        """The newest checkpoints of these chains; every file is read once."""
+        newest, read = self._newest_checkpoints(), {}
+        found = []
+        for chain in chains:
+            path, values = newest[chain]
+            if path not in read:
+                read[path] = _by_chain(files.read(path)[0])
+            plain = {name: value for name, value in values.items() if name != "step"}
+            found.append(Checkpoint(values["step"], read[path].get(chain, {}), plain))
+        return found
 
     def drop_checkpoints(self, chains: Collection[int]) -> None:
-        """Delete the files that hold checkpoints of these chains and of no other."""
+        """Delete the files that contain checkpoints of these chains; those of others in them are written anew."""
         for path in self._checkpoint_files():
-            if set(self._read_checkpoints(path)) <= set(chains):
-                path.unlink(missing_ok=True)
+            if set(chains).isdisjoint(inside := self._read_checkpoints(path)):
+                continue
+            newest = self._newest_checkpoints()
+            others = [chain for chain in inside if chain not in chains and newest[chain][0] == path]
+            if others:
+                self.write_checkpoint(dict(zip(others, self.checkpoints(others), strict=True)))
+            path.unlink(missing_ok=True)
 
     def _checkpoint_files(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("*.safetensors"))
@@ -258,85 +292,30 @@ class DirectoryStore:
     def _read_checkpoints(self, path: Path) -> dict[int, dict[str, Any]]:
         """The plain values of the checkpoints in a file, by chain."""
         try:
-            with disk.open_tensors(path) as file:
+            with files.open_tensors(path) as file:
                 metadata = file.metadata() or {}
             if metadata["run"] != self.manifest["run"]:
-                raise CorruptedFileError("it is of another run")
-            found = {int(chain): values for chain, values in decode(disk.parse(metadata["chains"])).items()}
+                raise CorruptedFileError("it is from another run")
+            found = {int(chain): values for chain, values in files.decode(files.parse(metadata["chains"])).items()}
             if not all(type(values["step"]) is int and values["step"] >= 0 for values in found.values()):
-                raise CorruptedFileError("its steps are no numbers")
+                raise CorruptedFileError("its steps are not numbers")
         except OSError as error:
             raise RunError(f"{path} can't be read: {error.strerror or error}.") from None
-        except (*FOREIGN, RecursionError) as error:
+        except (*UNREADABLE, RecursionError) as error:
             raise RunError(f"{path} is not a checkpoint of this run: {error}.") from None
         return found
 
-    # inside
 
-    def _index(self) -> dict[int, dict[int, Record]]:
-        """chain → step → record, in the order of steps."""
-        try:
-            index = shards.read_index(self.path, self.manifest)
-        except OSError as error:
-            raise RunError(f"The samples of {self.path} can't be read: {error.strerror or error}.") from None
-        for path, why in index.damaged.items():
-            if path not in self.damaged:
-                warnings.warn(
-                    f"{path} is damaged or foreign and is left out ({why}); the other samples are usable.", stacklevel=4
-                )
-        for chain, after, before in index.missing:
-            if not index.damaged and (chain, after, before) not in self.missing:
-                warnings.warn(
-                    f"Samples of chain {chain} between the steps {after} and {before} are missing from {self.path}.",
-                    stacklevel=4,
-                )
-        self.damaged, self.missing = index.damaged, index.missing
-        return {chain: self._last(records) for chain, records in index.records.items()}
-
-    def _write_samples(self, chain: int) -> None:
-        waiting = self._waiting[chain]
-        path = shards.place(self.path, chain, waiting.steps[0])
-        stacked = {name: torch.stack([sample[name] for sample in waiting.tensors]) for name in waiting.tensors[0]}
-        rows = [{"step": step, **notes} for step, notes in zip(waiting.steps, waiting.notes, strict=True)]
-        before = self.records(chain)
-        metadata = {
-            "run": self.manifest["run"],
-            "chain": json.dumps(chain),
-            "after": json.dumps(
-                max((record.step for record in before if record.step < waiting.steps[0]), default=None)
-            ),
-            "samples": json.dumps(rows),
-        }
-        _write(path, disk.pack(stacked, metadata))
-        self._checked.add(path)
-        new = [Record(chain, s, path, i, n) for i, (s, n) in enumerate(zip(waiting.steps, waiting.notes, strict=True))]
-        del self._waiting[chain]
-        self._records[chain] = self._last([*before, *new])
-        in_use = {record.path for record in self._records[chain].values()}
-        for path in {record.path for record in [*before, *new]} - in_use:
-            path.unlink(missing_ok=True)
-
-    def _last(self, records: list[Record]) -> dict[int, Record]:
-        """The records by step, in order; with keep-last-K the last K."""
-        by_step = {record.step: record for record in records}
-        steps = sorted(by_step)
-        keep_last = self.manifest.get("keep_last") or len(steps)
-        return {step: by_step[step] for step in steps[-keep_last:]}
-
-    def _stored_dtype(self, spec: Mapping[str, Any]) -> torch.dtype:
-        dtype = dtype_of(spec["dtype"])
-        return torch.float16 if self.manifest.get("float16") and dtype.is_floating_point else dtype
-
-    def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
-        stored = tensor.detach().to("cpu", self._stored_dtype(self.manifest["tensors"][name]), copy=True)
-        if stored.is_floating_point() and not bool(stored.isfinite().all()):
-            if bool(tensor.isfinite().all()):
-                raise RunError(f"{name} holds numbers beyond the range of float16; sample with float16=False.")
-            raise FloatingPointError(f"{name} holds a number that is not finite")
-        return stored
+def _by_chain(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        chain, _, rest = name.partition("/")
+        if chain.isdecimal():
+            found.setdefault(int(chain), {})[rest] = tensor
+    return found
 
 
-def _name(chains: list[int]) -> str:
+def _file_name(chains: list[int]) -> str:
     """A name for the checkpoint of these chains, different for different ones."""
     stretch = f"{chains[0]:04}-{chains[-1]:04}"
     gaps = len(chains) < chains[-1] - chains[0] + 1

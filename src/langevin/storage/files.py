@@ -46,9 +46,9 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
-        remedy = "make room" if error.errno in _FULL else "mend that"
+        remedy = "make room" if error.errno in _FULL else "repair that"
         raise RunError(
-            f"{path} could not be written: {error.strerror or error}. What was kept before is intact; {remedy}, then "
+            f"{path} could not be written: {error.strerror or error}. Existing samples are unaffected; {remedy}, then "
             f"resume the run."
         ) from error
 
@@ -86,7 +86,7 @@ def open_tensors(path: Path) -> Any:
     """A safetensors file, its header read. `OSError` where the system is at fault, `CorruptedFileError` where the file is."""
     if not path.is_file():  # a pipe would wait for ever
         raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
-    with open(path, "rb"):  # safetensors does not tell a system without free descriptors from a damaged file
+    with open(path, "rb"):  # safetensors does not tell a system without free descriptors from a corrupted file
         pass
     try:
         return safe_open(path, framework="pt")
@@ -125,6 +125,17 @@ def encode(value: Any) -> Any:
     if isinstance(value, Tensor):
         return {"of": "Tensor", "pairs": [[str(value.dtype).removeprefix("torch."), value.tolist()]]}
     return value
+
+
+def serialized(values: Any) -> str:
+    """Plain values as JSON; a `RunError` for what is not serializable."""
+    try:
+        return json.dumps(encode(values))
+    except TypeError as error:
+        raise RunError(
+            f"The state of the sampler, of its schedule or of the data loader is not serializable: {error}. Use one whose "
+            f"state consists of numbers, strings, tensors, lists and dicts."
+        ) from None
 
 
 def decode(value: Any) -> Any:

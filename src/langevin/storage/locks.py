@@ -25,7 +25,7 @@ from typing import IO, Any
 from langevin.errors import RunError
 from langevin.storage.files import parse
 
-_BEAT_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 5.0
 _PATIENCE = 2.0  # seconds; others look for milliseconds
 _numbers = itertools.count()
 _held: set[int] = set()  # descriptors of locks, which processes forked from this one must not keep alive
@@ -42,8 +42,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @dataclass(frozen=True)
-class Pulse:
-    """The last sign of life of a writer."""
+class Heartbeat:
+    """The last heartbeat of a writer."""
 
     who: str
     chains: list[int] | None  # None: all
@@ -63,20 +63,20 @@ class Writer:
     _since: dict[int, tuple[float, int]] = field(default_factory=dict)
     _last: float = -1e9
 
-    def beat(self, chains: Collection[int], step: int) -> None:
-        """Say how far these chains are, every few seconds; a disk that takes it not is no reason to stop."""
+    def heartbeat(self, chains: Collection[int], step: int) -> None:
+        """Write how far these chains are, every few seconds; a disk that refuses is no reason to stop."""
         now = time.monotonic()
-        if now - self._last < _BEAT_SECONDS:
+        if now - self._last < _HEARTBEAT_SECONDS:
             return
         self._last = now
         first = min(chains)
         begun, at = self._since.setdefault(first, (now, step))
         self._steps.update(dict.fromkeys(chains, step))
         rate = (step - at) / (now - begun) if now > begun else 0.0
-        pulse = {**self.who, "steps": self._steps, "rate": rate, "at": time.time()}
+        beat = {**self.who, "steps": self._steps, "rate": rate, "at": time.time()}
         with suppress(OSError):
             beside = self.place.with_suffix(".new")
-            beside.write_text(json.dumps(pulse))
+            beside.write_text(json.dumps(beat))
             os.replace(beside, self.place.with_suffix(".json"))
 
 
@@ -111,13 +111,13 @@ def holding(path: Path, chains: Collection[int] | None = None) -> Iterator[Write
                 place.unlink()
 
 
-def pulses(path: Path) -> list[Pulse]:
-    """The last signs of life of all writers, the youngest first; what can't be read is left out."""
+def heartbeats(path: Path) -> list[Heartbeat]:
+    """The last heartbeats of all writers, the newest first; what can't be read is left out."""
     found = []
     for file in (path / "writers").glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
             said = parse(file.read_bytes())
-            pulse = Pulse(
+            beat = Heartbeat(
                 who=_name(said),
                 chains=_chains(said),
                 alive=_is_held(file.with_suffix(".lock")),
@@ -125,8 +125,8 @@ def pulses(path: Path) -> list[Pulse]:
                 rate=float(said["rate"]),
                 age=time.time() - float(said["at"]),
             )
-            found.append((float(said["at"]), pulse))
-    return [pulse for _, pulse in sorted(found, key=lambda pair: -pair[0])]
+            found.append((float(said["at"]), beat))
+    return [beat for _, beat in sorted(found, key=lambda pair: -pair[0])]
 
 
 def _refuse_if_held(path: Path, folder: Path, chains: Collection[int] | None) -> None:

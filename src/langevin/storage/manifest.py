@@ -14,14 +14,14 @@ from typing import Any
 from langevin.errors import RunError
 from langevin.storage.files import dtype_of, parse
 
-FORMAT = 2
+FORMAT = 3
 _NAME = "manifest.json"
 _LARGEST = 64 << 20  # bytes; a network of ten thousand tensors needs one
 _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are there
     "run": (str,),
     "created": (str,),
     "tags": (dict,),
-    "plan": (dict,),
+    "settings": (dict,),
     "sampler": (dict, type(None)),
     "schedule": (dict, bool, type(None)),
     "num_data": (int,),
@@ -29,15 +29,15 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are 
     "weight": (int, float),
     "likelihood": (dict,),
     "data": (dict,),
-    "float16": (bool,),
+    "sample_dtype": (str, type(None)),
     "keep_last": (int, type(None)),
     "environment": (dict,),
     "resumed": (list,),
 }
 
 
-def there(path: Path) -> bool:
-    """Whether a directory holds a run."""
+def exists(path: Path) -> bool:
+    """Whether a directory contains a run."""
     return (path / _NAME).exists()
 
 
@@ -60,7 +60,7 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
             raise RunError(f"{place} is not the manifest of a run: it is larger than any.")
         manifest = parse(place.read_bytes())
     except FileNotFoundError:
-        raise RunError(f"{path} holds no run (it has no manifest.json).") from None
+        raise RunError(f"{path} contains no run (there is no manifest.json).") from None
     except RunError:
         raise
     except (OSError, ValueError) as error:
@@ -88,7 +88,7 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
 def require(path: Path, manifest: dict[str, Any], *names: str) -> None:
     """Raise if entries are missing (by default any) that are needed to go on."""
     if missing := [name for name in names or _KINDS if name not in manifest]:
-        raise RunError(f"{file(path)} lacks {', '.join(missing)}; it is no complete manifest.")
+        raise RunError(f"{file(path)} lacks {', '.join(missing)}; the manifest is incomplete.")
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def _check(place: Path, manifest: dict[str, Any]) -> None:
         wrong.append("run" if "run" not in manifest else "keep_last")
     wrong += [f"tensors: {name}" for name, spec in manifest["tensors"].items() if not _is_spec(spec)]
     if wrong:
-        raise RunError(f"{place} is not the manifest of a run: {wrong[0]!r} is not what it should be.")
+        raise RunError(f"{place} is not the manifest of a run: {wrong[0]!r} has the wrong type.")
 
 
 def _is_spec(spec: Any) -> bool:

@@ -9,23 +9,14 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from langevin.errors import CorruptedFileError
-from langevin.storage import files as disk
+from langevin.storage import files
+from langevin.storage.base import Record
 
-# what foreign bytes can bring forth; errors of the system (OSError) are not the file's fault
-FOREIGN = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
-
-
-class Record(NamedTuple):
-    """Where a sample is, and what was noted with it."""
-
-    chain: int
-    step: int
-    path: Path
-    row: int
-    notes: dict[str, float]
+# what parsing arbitrary bytes can raise; errors of the system (OSError) are not the file's fault
+UNREADABLE = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
 
-class Shard(NamedTuple):
+class SampleFile(NamedTuple):
     """The samples of one file, which come after that of step `after` of their chain (None: they are its first)."""
 
     records: list[Record]
@@ -37,11 +28,11 @@ class Index:
     """What is in a run's directory."""
 
     records: dict[int, list[Record]] = field(default_factory=dict)  # by chain
-    damaged: dict[Path, str] = field(default_factory=dict)  # files that are not what they should be, and why
+    corrupted: dict[Path, str] = field(default_factory=dict)  # files that are not what they should be, and why
     missing: list[tuple[int, int, int]] = field(default_factory=list)  # (chain, a, b): after step a, before b, is a gap
 
 
-def place(path: Path, chain: int, step: int) -> Path:
+def path_of(path: Path, chain: int, step: int) -> Path:
     """Where the file is whose first sample is of this step."""
     return path / "samples" / f"chain-{chain:04}" / f"{step:010}.safetensors"
 
@@ -59,45 +50,45 @@ def read_index(path: Path, manifest: dict[str, Any]) -> Index:
     return index
 
 
-def read_header(path: Path, manifest: dict[str, Any]) -> Shard:
-    """The records of a file of samples; one of `FOREIGN` if it is none of this run in this place."""
+def read_header(path: Path, manifest: dict[str, Any]) -> SampleFile:
+    """The records of a file of samples; one of `UNREADABLE` if it is none of this run in this place."""
     chain = int(path.parent.name.removeprefix("chain-"))
-    with disk.open_tensors(path) as file:
+    with files.open_tensors(path) as file:
         metadata = file.metadata() or {}
-        rows, after = disk.parse(metadata["samples"]), disk.parse(metadata["after"])
-        if disk.parse(metadata["chain"]) != chain:
-            raise CorruptedFileError(f"it holds samples of chain {metadata['chain']}")
+        rows, after = files.parse(metadata["samples"]), files.parse(metadata["after"])
+        if files.parse(metadata["chain"]) != chain:
+            raise CorruptedFileError(f"it contains samples of chain {metadata['chain']}")
         if metadata["run"] != manifest["run"]:
-            raise CorruptedFileError("it is of another run")
+            raise CorruptedFileError("it is from another run")
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     if shapes != {name: (len(rows), *spec["shape"]) for name, spec in manifest["tensors"].items()}:
         raise CorruptedFileError("its tensors are not those of this run")
     records = [Record(chain, row.pop("step"), path, n, row) for n, row in enumerate(rows)]
     if not records or not all(type(record.step) is int and record.step >= 0 for record in records):
         raise CorruptedFileError("its samples have no steps")
-    if not all(type(value) in (int, float) for record in records for value in record.notes.values()):
-        raise CorruptedFileError("its notes are no numbers")
+    if not all(type(value) in (int, float) for record in records for value in record.stats.values()):
+        raise CorruptedFileError("its statistics are not numbers")
     if not (after is None or type(after) is int):
         raise CorruptedFileError("it does not say where it belongs")
-    if path != place(path.parents[2], chain, records[0].step):
+    if path != path_of(path.parents[2], chain, records[0].step):
         raise CorruptedFileError(f"its name is that of another file; it begins with step {records[0].step}")
-    return Shard(records, after)
+    return SampleFile(records, after)
 
 
 def _look(path: Path, manifest: dict[str, Any]) -> Index:
-    index, shards = Index(), []
+    index, found = Index(), []
     for file in sorted((path / "samples").glob("chain-*/*.safetensors")):
         try:
-            shards.append(read_header(file, manifest))
+            found.append(read_header(file, manifest))
         except FileNotFoundError:  # it gave way to newer ones
             if not file.is_file() and file.exists():
-                index.damaged[file] = "it is no file"
-        except FOREIGN as error:
-            index.damaged[file] = str(error) or type(error).__name__
-    for shard in shards:
-        index.records.setdefault(shard.records[0].chain, []).extend(shard.records)
+                index.corrupted[file] = "not a file"
+        except UNREADABLE as error:
+            index.corrupted[file] = str(error) or type(error).__name__
+    for sample_file in found:
+        index.records.setdefault(sample_file.records[0].chain, []).extend(sample_file.records)
     steps = {chain: {record.step for record in records} for chain, records in index.records.items()}
-    for records, after in shards:
+    for records, after in found:
         chain, first = records[0].chain, records[0].step
         if after is not None and after not in steps[chain] and manifest.get("keep_last") is None:
             before = max((step for step in steps[chain] if step < first), default=0)

@@ -10,52 +10,58 @@ from itertools import islice
 from pathlib import Path
 
 from langevin.errors import RunError
-from langevin.storage import files as disk
+from langevin.storage import files
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
-from langevin.storage.samples import FOREIGN
+from langevin.storage.samples import UNREADABLE
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a look at every byte of a run found."""
+    """What reading every byte of a run found."""
 
-    files: int  # that were looked at
-    samples: int  # that are whole
+    files: int  # that were read
+    samples: int  # that are intact
     problems: list[str]
-    damaged: list[Path]  # files of samples that could be set aside
+    corrupted: list[Path]  # files of samples that can be quarantined
 
 
 def verify(path: str | Path) -> Report:
     """Read every file of a run, compare its checksum, and tell what is wrong; nothing is changed."""
     store = _quiet(path)
-    problems = [f"{file}: {why}" for file, why in store.damaged.items()]
-    damaged = list(store.damaged)
+    problems = [f"{file}: {why}" for file, why in store.corrupted.items()]
+    corrupted = list(store.corrupted)
     sound = 0
-    files = {record.path: 0 for record in store.records()}
+    counts = {record.path: 0 for record in store.records() if record.path is not None}
     for record in store.records():
-        files[record.path] += 1
-    for file, count in files.items():
+        counts[record.path] += 1  # type: ignore[index]
+    for file, count in counts.items():
         if why := _wrong(file):
             problems.append(f"{file}: {why}")
-            damaged.append(file)
+            corrupted.append(file)
         else:
             sound += count
-    others = [store.path / "fixed.safetensors", *sorted((store.path / "checkpoints").glob("*.safetensors"))]
+    statistics = store.path.glob("statistics.safetensors")  # of a fit with BatchNorm, once it is complete
+    checkpoints = (store.path / "checkpoints").glob("*.safetensors")
+    others = [store.path / "fixed.safetensors", *statistics, *sorted(checkpoints)]
     problems += [f"{file}: {why}" for file in others if (why := _wrong(file))]
     problems += list(_unusable(store))
-    gone = [m for m in store.missing if not store.damaged]
+    gone = [m for m in store.missing if not store.corrupted]
     problems += [f"chain {chain}: samples between the steps {a} and {b} are missing" for chain, a, b in gone]
-    return Report(len(files) + len(store.damaged) + len(others) + 1, sound, problems, damaged)
+    return Report(len(counts) + len(store.corrupted) + len(others) + 1, sound, problems, corrupted)
 
 
-def set_aside(path: str | Path, report: Report) -> Path:
-    """Move the damaged files of samples out of the way, to the folder that is returned; the rest is then usable."""
-    folder = Path(path) / "damaged"
+def quarantine(path: str | Path, report: Report) -> Path:
+    """Move the corrupted files of samples out of the way, to the folder that is returned; the rest is then usable."""
+    folder = Path(path) / "quarantine"
     with _quiet(path).writing():
         folder.mkdir(exist_ok=True)
-        for file in report.damaged:
-            os.replace(file, folder / f"{file.parent.name}-{file.name}")
+        for file in report.corrupted:
+            place, number = folder / f"{file.parent.name}-{file.name}", 1
+            while place.exists():  # of a quarantine before this one
+                number += 1
+                place = place.with_name(f"{file.parent.name}-{file.stem}.{number}{file.suffix}")
+            os.replace(file, place)
     return folder
 
 
@@ -74,17 +80,17 @@ def _quiet(path: str | Path) -> DirectoryStore:
 
 def _wrong(file: Path) -> str | None:
     try:
-        disk.check(file)
-        with disk.open_tensors(file):
+        files.check(file)
+        with files.open_tensors(file):
             return None
     except OSError as error:
         return error.strerror or str(error)
-    except FOREIGN as error:
+    except UNREADABLE as error:
         return str(error)
 
 
 def _unusable(store: DirectoryStore) -> Iterator[str]:
-    """What is whole, but not of this run, or not enough of it."""
+    """Files that are intact, but from another run, or not all that it needs."""
     try:
         store.fixed()
     except RunError as error:
@@ -95,6 +101,9 @@ def _unusable(store: DirectoryStore) -> Iterator[str]:
     except RunError as error:
         yield str(error)
         return
-    chains = store.manifest.get("plan", {}).get("chains")
+    method = store.manifest.get("method")
+    if isinstance(method, dict) and method.get("name") == "Laplace":  # it takes no steps, so there is none to resume
+        return
+    chains = store.manifest.get("settings", {}).get("chains")
     if isinstance(chains, int) and (lost := list(islice((c for c in range(chains) if c not in at), 10))):
-        yield f"the chains {lost} have no checkpoint, so they can't go on"
+        yield f"the chains {lost} have no checkpoint, so they can't be resumed"

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
 from langevin.approximations.averaging import Moments
-from langevin.approximations.variational.objective import distribution
+from langevin.approximations.variational.objective import normal_of
 from langevin.core.schedules import sawtooth
 from tests.helpers import toy_data, toy_model, toy_posterior
 
@@ -44,7 +44,7 @@ def test_swa_is_the_mean_and_that_of_torch():
 
 def test_swag_has_the_moments_of_the_iterates():
     found = fit(toy_posterior(), toy_data(), lv.SWAG(cycle=3, rank=4), steps=30)
-    q = found.approximation
+    q = found.distribution
     iterates = torch.stack([rows(s) for s in found.snapshots]).numpy()
     assert len(iterates) == 10
     np.testing.assert_allclose(rows(q.mean), iterates.mean(0), rtol=1e-5, atol=1e-8)
@@ -60,7 +60,7 @@ def test_swag_has_the_moments_of_the_iterates():
 def test_hwa_has_the_moments_of_the_variational_parameters(variance, rank, family):
     method = lv.HWA(cycle=4, variance=variance, rank=rank, family=family)
     found = fit(toy_posterior(), toy_data(), method, steps=24, optimizer=partial(torch.optim.Adam, lr=0.05))
-    each = [distribution(s, NAMES) for s in found.snapshots]
+    each = [normal_of(s, NAMES) for s in found.snapshots]
     means = torch.stack([rows(q.mean) for q in each]).numpy()
     between = np.cov(means.T, bias=True)
     expected = np.diag(between.diagonal())
@@ -70,8 +70,8 @@ def test_hwa_has_the_moments_of_the_variational_parameters(variance, rank, famil
         expected = expected / 2 + deviations @ deviations.T / (2 * 2)
     if variance == "total":
         expected = expected + torch.stack([q.covariance().double() for q in each]).mean(0).numpy()
-    np.testing.assert_allclose(rows(found.approximation.mean), means.mean(0), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(found.approximation.covariance(), expected, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(rows(found.distribution.mean), means.mean(0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.distribution.covariance(), expected, rtol=1e-3, atol=1e-7)
 
 
 def test_total_variance_is_that_of_the_mixture_of_all_snapshots():
@@ -79,11 +79,11 @@ def test_total_variance_is_that_of_the_mixture_of_all_snapshots():
     found = fit(toy_posterior(), toy_data(), method, steps=20, optimizer=partial(torch.optim.Adam, lr=0.1))
     mixture = torch.cat(
         [
-            torch.stack([rows(distribution(s, NAMES).draw(i, n)) for n in range(2000)])
+            torch.stack([rows(normal_of(s, NAMES).draw(i, n)) for n in range(2000)])
             for i, s in enumerate(found.snapshots)
         ]
     )
-    total = rows(found.approximation.variance)
+    total = rows(found.distribution.variance)
     error = (mixture - mixture.mean(0)).square().std(0) / len(mixture) ** 0.5
     assert bool(((mixture.var(0) - total).abs() < 4.5 * error).all())
 
@@ -112,7 +112,7 @@ def normed_model():
 
 
 def normed_posterior(**options):
-    return lv.Posterior(normed_model(), lv.Categorical(), lv.Gaussian(1.0), num_data=60, **options)
+    return lv.Posterior(normed_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=60, **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*couples the examples")
@@ -149,13 +149,13 @@ def test_batchnorm_with_swa_and_with_variational_methods():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: lv.SWA(cycle=0), "at least one step"),
         (lambda: lv.HWA(variance="within"), 'choose "total" or "between"'),
         (lambda: lv.HWA(family=lv.SWA()), r"give lv\.MeanField"),
     ],
 )
-def test_bad_settings(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

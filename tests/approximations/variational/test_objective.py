@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.approximations.base import LowRankGaussian
+from langevin.approximations.distributions import LowRankGaussian
 from langevin.approximations.variational.expected import expected_log_prob
 from langevin.approximations.variational.objective import inverse_softplus
-from langevin.core import random as noise
+from langevin.core import random
 from tests.conjugate import conjugate
 from tests.helpers import toy_data, toy_posterior
 
@@ -42,7 +42,7 @@ def test_the_loss_is_an_unbiased_estimate_of_the_elbo_over_n(how):
     set_to(q, mean, std)
 
     def loss(i):
-        batch = noise.random_subset(problem.num_data, 8, seed=1, chain=0, step=i)
+        batch = random.random_subset(problem.num_data, 8, seed=1, chain=0, step=i)
         return q.loss(problem.x[batch], problem.y[batch]).detach()
 
     expected = -problem.elbo(mean, std.square().diag()) / problem.num_data
@@ -121,7 +121,7 @@ def test_where_an_example_meets_a_weight_several_times_the_positions_share_a_dra
     y = torch.zeros(4, 1, dtype=torch.float64)
 
     def data_loss(how):
-        posterior = lv.Posterior(conv_net(), lv.GaussianNoise(0.1), lv.Gaussian(1.0), num_data=4)
+        posterior = lv.Posterior(conv_net(), lv.likelihoods.Gaussian(0.1), lv.priors.Gaussian(1.0), num_data=4)
         q = lv.MeanField(init_std=0.5, reparameterization=how).of(posterior)
         return estimates(lambda i: q.data_loss(x, y).detach(), 800)
 
@@ -155,10 +155,10 @@ def test_the_entropy_and_the_draws_are_those_of_the_normal_distribution():
     torch.testing.assert_close(marginal, q.covariance().diag())
 
 
-@pytest.mark.parametrize("prior", [lv.Gaussian(0.6), lv.Laplace(0.6), lv.StudentT(4.0, 0.6)])
+@pytest.mark.parametrize("prior", [lv.priors.Gaussian(0.6), lv.priors.Laplace(0.6), lv.priors.StudentT(4.0, 0.6)])
 def test_kl_in_closed_form_or_by_draws(prior):
     mean, std = torch.tensor([[0.5, -1.0, 0.0, 2.0]]).double(), torch.tensor([[0.3, 0.8, 0.5, 0.1]]).double()
-    posterior = lv.Posterior(nn.Linear(4, 1, bias=False).double(), lv.GaussianNoise(1.0), prior, num_data=7)
+    posterior = lv.Posterior(nn.Linear(4, 1, bias=False).double(), lv.likelihoods.Gaussian(1.0), prior, num_data=7)
     q = lv.MeanField().of(posterior)
     set_to(q, mean, std.flatten())
     normal = torch.distributions.Normal(mean, std)
@@ -173,13 +173,13 @@ def test_kl_in_closed_form_or_by_draws(prior):
         near(found, (own**2 + error**2).sqrt(), expected)
     else:
         near(q.kl().detach(), error, expected)
-    if isinstance(prior, lv.Gaussian):
+    if isinstance(prior, lv.priors.Gaussian):
         oracle = torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 0.6)).sum()
         torch.testing.assert_close(q.kl().detach(), oracle)
 
 
 def test_a_prior_with_no_closed_form_has_gradients_too():
-    posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.GaussianNoise(1.0), lv.StudentT(), num_data=7)
+    posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0), lv.priors.StudentT(), num_data=7)
     q = lv.LowRank(rank=2).of(posterior)
     q.kl().backward()
     assert all(bool((p.grad != 0).all()) for p in q.trainable_parameters().values())
@@ -218,7 +218,7 @@ def test_a_tied_mean_is_one_number_a_layer():
 
 
 def test_sampled_noise_of_the_likelihood_is_a_weight_like_others():
-    posterior = lv.Posterior(nn.Linear(2, 1), lv.GaussianNoise(0.5, sampled=True), lv.Gaussian(1.0), num_data=9)
+    posterior = lv.Posterior(nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=9)
     q = lv.MeanField().of(posterior)
     q.loss(torch.randn(9, 2), torch.randn(9, 1)).backward()
     assert float(q.trainable_parameters()["rho/likelihood.log_std"].grad.abs()) > 0
@@ -234,16 +234,16 @@ class Twice(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda layer, x: layer(layer(x)), "'inner' is used twice"),
         (lambda layer, x: nn.functional.linear(x, layer.weight), "'inner' was not called"),
         (lambda layer, x: layer(x.repeat(2, 1))[: len(x)], "'inner' is given 120 rows for a batch of 60"),
     ],
 )
-def test_what_noise_in_layers_does_not_cover_is_said(call, says):
+def test_what_noise_in_layers_does_not_cover_is_said(call, message):
     x, y = toy_data()
-    with pytest.raises(ValueError, match=says) as error:
+    with pytest.raises(ValueError, match=message) as error:
         lv.MeanField().of(toy_posterior(Twice(call))).loss(x, y)
     assert 'reparameterization="plain"' in str(error.value)
     assert math.isfinite(float(lv.MeanField(reparameterization="plain").of(toy_posterior(Twice(call))).loss(x, y)))
@@ -258,14 +258,14 @@ def test_tied_weights_get_one_draw():
 
 
 def test_an_input_of_zeros_has_a_gradient():
-    posterior = lv.Posterior(nn.Linear(4, 3, bias=False), lv.Categorical(), lv.Gaussian(1.0), num_data=8)
+    posterior = lv.Posterior(nn.Linear(4, 3, bias=False), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=8)
     q = lv.MeanField().of(posterior)
     q.loss(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)).backward()
     assert all(bool(p.grad.isfinite().all()) for p in q.trainable_parameters().values())
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: lv.MeanField(init_std=0.0), "init_std=0.0"),
         (lambda: lv.MeanField(reparameterization="global"), 'choose "local"'),
@@ -274,6 +274,6 @@ def test_an_input_of_zeros_has_a_gradient():
         (lambda: lv.LowRank(rank=44).of(toy_posterior()), "rank from 1 to 43"),
     ],
 )
-def test_bad_settings(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

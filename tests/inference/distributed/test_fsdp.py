@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import langevin as lv
-from langevin.samplers import METHODS
+from langevin.samplers import SAMPLERS
 from tests.helpers import toy_data, toy_model, toy_posterior
 from tests.inference.distributed.launch import launch
 
@@ -20,8 +20,8 @@ class Bare:
         return -parameter.pow(4).sum()
 
 
-PRIOR = {"0.weight": lv.Gaussian(0.5), "0.bias": lv.StudentT(3.0), "2.bias": lv.Laplace(2.0), "*": Bare()}
-ELEMENTWISE = [name for name in METHODS if METHODS[name].sampler.elementwise]
+PRIOR = {"0.weight": lv.priors.Gaussian(0.5), "0.bias": lv.priors.StudentT(3.0), "2.bias": lv.priors.Laplace(2.0), "*": Bare()}
+ELEMENTWISE = [name for name in SAMPLERS if SAMPLERS[name].stackable]
 
 
 def joined():
@@ -42,8 +42,8 @@ def trained(name, shard, steps=12):
         mesh = init_device_mesh("cpu", (parts,))
         fully_shard(model[0], mesh=mesh)
         fully_shard(model, mesh=mesh)
-    posterior = lv.Posterior(model, lv.Categorical(), PRIOR, num_data=60)
-    sampler = METHODS[name].sampler(posterior.parameters(), lr=1e-3, num_data=60, seed=5, chain=2)
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), PRIOR, num_data=60)
+    sampler = SAMPLERS[name](posterior.parameters(), lr=1e-3, num_data=60, seed=5, chain=2)
     x, y = toy_data()
     for step in range(steps):
         rows = slice(step, step + 30)
@@ -97,7 +97,7 @@ def wrapped():
     joined()
     model = DistributedDataParallel(toy_model())
     posterior = lv.Posterior(
-        model, lv.Categorical(), {"0.weight": lv.Gaussian(2.0), "*": lv.Gaussian(1.0)}, num_data=60, sampled="0.*"
+        model, lv.likelihoods.Categorical(), {"0.weight": lv.priors.Gaussian(2.0), "*": lv.priors.Gaussian(1.0)}, num_data=60, sampled="0.*"
     )
     return list(posterior.trainable_parameters())
 

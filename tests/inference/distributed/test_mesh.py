@@ -60,7 +60,7 @@ def test_two_processes_along_data_are_one_to_rounding(tmp_path, mode, options):
     results = launch(sampled, 2, tmp_path / "r", mode=mode, **options)
     assert results == [(len(whole), True)] * 2
     run = lv.load(tmp_path / "r", toy_model())
-    assert run.manifest["plan"]["mode"] == mode
+    assert run.manifest["settings"]["mode"] == mode
     assert_close_samples(whole, run)
     torch.testing.assert_close(run.trace("loss")[0], whole.trace("loss")[0], atol=1e-5, rtol=1e-5)
     assert run.manifest["environment"]["replicas"] == 2
@@ -73,9 +73,9 @@ def test_two_processes_along_data_are_one_to_rounding(tmp_path, mode, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgld", "sgnht", "atmc", "psgld", "sgd"])
 def test_every_elementwise_sampler_on_two_by_two(tmp_path, name):
-    from langevin.samplers import METHODS
+    from langevin.samplers import SAMPLERS
 
-    sampler = partial(METHODS[name].sampler, lr=1e-3)
+    sampler = partial(SAMPLERS[name], lr=1e-3)
     options = {"batch_size": 17, "chains": 2}
     whole = draw(toy_posterior(), toy_data(), sampler, mode="sequential", **{**OPTIONS, **options})
     launch(sampled, 4, tmp_path / "r", sampler=sampler, **options)

@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_is_restarted_and_goes_on(tmp_path, mesh, monkey
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_RESTART_COUNT": "1"},
     )
     whole = lv.load(tmp_path / "whole", MLP(64, 10, widths=(8,)))
-    if chains == "2" and whole.manifest["plan"]["mode"] == "sequential":
+    if chains == "2" and whole.manifest["settings"]["mode"] == "sequential":
         assert_same_samples(whole, run)
     else:
         first, second = samples_of(whole), samples_of(run)

@@ -21,12 +21,15 @@ from torch import Tensor
 from langevin.approximations.averaging.moments import Moments
 from langevin.approximations.averaging.swa import Averaging
 from langevin.approximations.averaging.swag import check_columns, columns_of
-from langevin.approximations.base import LowRankGaussian, Weights, check_rank, count_weights
+from langevin.approximations.base import APPROXIMATIONS, check_rank, count_weights
+from langevin.approximations.distributions import LowRankGaussian, Weights
 from langevin.approximations.variational import Family, MeanField
-from langevin.approximations.variational.objective import distribution
+from langevin.approximations.variational.objective import normal_of
+from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
 class HWA(Averaging):
     """HWA (Anonymous, "Averaging hyperparameters in Bayesian neural networks leads to better generalization").
@@ -55,13 +58,13 @@ class HWA(Averaging):
         if not isinstance(self.family, Family):
             raise ValueError(f"HWA(family={self.family!r}): give lv.MeanField(…) or lv.LowRank(…).")
 
-    def objective(self, posterior: Posterior) -> Posterior:
+    def objective(self, posterior: Posterior) -> Objective:
         """The family's."""
         return self.family.objective(posterior)
 
-    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
         """The family's."""
-        return self.family.start(objective, weights, seed)
+        return self.family.start(weights, seed)
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
         """Two snapshots or more, and as many as the rank."""
@@ -75,14 +78,14 @@ class HWA(Averaging):
         """The means."""
         return self.family.center(snapshot, names)
 
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """N(μ̄, V + B) or N(μ̄, B). The F Fᵀ of a low-rank family go into V as they are: all columns over √n."""
         self.check_count(len(snapshots))
         moments = Moments(names, last=self.rank)
         within = Moments(names)
         columns: dict[str, list[Tensor]] = {}
         for snapshot in snapshots:
-            q = distribution(snapshot, names)
+            q = normal_of(snapshot, names)
             moments.add(q.mean)
             within.add(q.variance)
             for name, factor in q.factors.items():

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from langevin.approximations.base import Weights
+from langevin.approximations.distributions import Weights
 
 
 class Moments:

@@ -16,13 +16,15 @@ from typing import Any, ClassVar
 import torch
 
 from langevin.approximations.averaging.moments import Moments
-from langevin.approximations.base import Approximation, LowRankGaussian, Method, Weights
+from langevin.approximations.base import APPROXIMATIONS, Approximation
+from langevin.approximations.distributions import LowRankGaussian, WeightDistribution, Weights
+from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import sawtooth
 
 
 @dataclass(frozen=True)
-class Averaging(Method):
+class Averaging(Approximation):
     """What averages of iterates share.
 
     Args:
@@ -64,10 +66,11 @@ class Averaging(Method):
             )
 
     @abstractmethod
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> Approximation:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
         """The distribution that the averages make."""
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
 class SWA(Averaging):
     """Stochastic weight averaging (Izmailov et al. 2018): one set of weights, the mean. Arguments as in `Averaging`."""
@@ -79,11 +82,11 @@ class SWA(Averaging):
   author={Izmailov, Pavel and Podoprikhin, Dmitrii and Garipov, Timur and Vetrov, Dmitry and Wilson, Andrew Gordon},
   booktitle={Uncertainty in Artificial Intelligence}, year={2018}}"""
 
-    def objective(self, posterior: Posterior) -> Posterior:
+    def objective(self, posterior: Posterior) -> Objective:
         """The posterior's own loss."""
         return posterior
 
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """All mass at the mean."""
         moments = Moments(names)
         dtypes = {}

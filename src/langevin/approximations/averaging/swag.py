@@ -17,10 +17,13 @@ from torch import Tensor
 
 from langevin.approximations.averaging.moments import Moments
 from langevin.approximations.averaging.swa import Averaging
-from langevin.approximations.base import LowRankGaussian, Weights, check_rank, count_weights
+from langevin.approximations.base import APPROXIMATIONS, check_rank, count_weights
+from langevin.approximations.distributions import LowRankGaussian, Weights
+from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
 class SWAG(Averaging):
     """SWAG (Maddox et al. 2019).
@@ -38,7 +41,7 @@ class SWAG(Averaging):
   author={Maddox, Wesley J and Izmailov, Pavel and Garipov, Timur and Vetrov, Dmitry P and Wilson, Andrew Gordon},
   booktitle={Advances in Neural Information Processing Systems}, volume={32}, year={2019}}"""
 
-    def objective(self, posterior: Posterior) -> Posterior:
+    def objective(self, posterior: Posterior) -> Objective:
         """The posterior's own loss."""
         return posterior
 
@@ -48,7 +51,7 @@ class SWAG(Averaging):
         check_rank(self, self.rank, count_weights(posterior))
         check_columns(self, self.rank, snapshots)
 
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """Half of the variance on the diagonal, half in the deviations."""
         self.check_count(len(snapshots))
         moments = Moments(names, last=self.rank)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from langevin.approximations.base import Approximation
+from langevin.approximations.distributions import WeightDistribution
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
@@ -18,7 +18,7 @@ from langevin.core.statistics import Estimate
 
 @torch.no_grad()
 def elbo(
-    q: Approximation, posterior: Posterior, data: Any, *, draws: int = 100, seed: int = 0, batch_size: int = 4096
+    q: WeightDistribution, posterior: Posterior, data: Any, *, draws: int = 100, seed: int = 0, batch_size: int = 4096
 ) -> Estimate:
     """E_q[log p(data, w)] + H[q] ≤ log p(data), over all data, by independent draws; with its standard error.
 
@@ -36,7 +36,7 @@ def elbo(
     for number in range(draws):
         load_tensors(posterior, q.draw(seed, number))
         energy = 0.0
-        for batch in batches.whole(batch_size):
+        for batch in batches.full_pass(batch_size):
             x, y = tree_map(lambda t: t.to(device), batch)
             energy += float(posterior.loss(x, y)) * batch_size_of(y)  # the sum over pieces is U: each has its share
         values.append(-energy)

@@ -8,12 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from langevin.approximations.base import Weights, check_rank, count_weights
+from langevin.approximations.base import APPROXIMATIONS, check_rank, count_weights
+from langevin.approximations.distributions import Weights
 from langevin.approximations.variational.objective import Family, inverse_softplus
-from langevin.core import random as noise
+from langevin.core import random
 from langevin.core.posterior import Posterior
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
 class MeanField(Family):
     """q(w) = N(μ, diag σ²), σ = softplus(ρ): every weight by itself.
@@ -22,7 +24,7 @@ class MeanField(Family):
     variances, which are too small where weights are correlated. The arguments are those of `Family`.
 
     >>> import langevin as lv
-    >>> posterior = lv.Posterior(torch.nn.Linear(4, 3), lv.Categorical(), lv.Gaussian(1.0), num_data=100)
+    >>> posterior = lv.Posterior(torch.nn.Linear(4, 3), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=100)
     >>> q = MeanField(init_std=0.1).of(posterior)
     >>> list(q.trainable_parameters())
     ['mean/weight', 'mean/bias', 'rho/weight', 'rho/bias']
@@ -35,12 +37,13 @@ class MeanField(Family):
   author={Blundell, Charles and Cornebise, Julien and Kavukcuoglu, Koray and Wierstra, Daan},
   booktitle={International Conference on Machine Learning}, pages={1613--1622}, year={2015}}"""
 
-    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
         """Means at the weights, standard deviations `init_std`."""
         rho = {f"rho/{name}": torch.full_like(t, inverse_softplus(self.init_std)) for name, t in weights.items()}
         return self.starting_means(weights) | rho
 
 
+@APPROXIMATIONS.register
 @dataclass(frozen=True)
 class LowRank(Family):
     """q(w) = N(μ, diag σ² + F Fᵀ), F of `rank` columns over all weights: correlations in a few directions.
@@ -61,7 +64,7 @@ class LowRank(Family):
         """The rank must be one."""
         check_rank(self, self.rank, count_weights(posterior))
 
-    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
         """Means at the weights, marginal standard deviations about `init_std`."""
         check_rank(self, self.rank, sum(t.numel() for t in weights.values()))
         half = self.init_std / 2**0.5
@@ -69,8 +72,8 @@ class LowRank(Family):
         factors, position = {}, 0
         for name, t in weights.items():
             size = t.numel() * self.rank
-            z = noise.normal(
-                size, seed=seed, chain=0, step=0, start=position, stream=noise.Stream.FORWARD, dtype=t.dtype
+            z = random.normal(
+                size, seed=seed, chain=0, step=0, start=position, stream=random.Stream.FORWARD, dtype=t.dtype
             )
             factors[f"factor/{name}"] = z.reshape(*t.shape, self.rank).to(t) * (half / self.rank**0.5)
             position += size

@@ -2,8 +2,7 @@
 
     loss(x, y) = E_q[−log p(y|x,w)] + KL(q‖prior)/N = −(estimate of the ELBO)/N
 
-It is `Posterior.loss` with the expected data term in the place of the data term, and −KL in the place of log p(w): so N
-enters there and nowhere else, once. KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace
+It is the posterior's loss with the expected data term in the place of the data term, and −KL in the place of log p(w). KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace
 priors and otherwise by a draw. Both parts are unbiased.
 """
 
@@ -19,16 +18,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from langevin.approximations.base import LowRankGaussian, Method, Weights
+from langevin.approximations.base import Approximation
+from langevin.approximations.distributions import LowRankGaussian, Weights
 from langevin.approximations.variational.expected import expected_log_prob
 from langevin.approximations.variational.layers import find_noisy_layers, noise_in
 from langevin.core.batches import batch_size_of
+from langevin.core.objective import Objective
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 
 
 @dataclass(frozen=True)
-class Family(Method):
+class Family(Approximation):
     """A family of normal distributions over the weights; the settings that they share.
 
     The parameters are called after what they are and the weight that they are of: "mean/0.weight", "rho/0.weight".
@@ -72,16 +73,16 @@ class Family(Method):
     objective = of
 
     @abstractmethod
-    def start(self, objective: Posterior, weights: Weights, seed: int) -> dict[str, Tensor]:
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
         """The parameters of q around these weights."""
 
-    def approximation(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
         """q as the last snapshot has it."""
-        return distribution(snapshots[-1], names)
+        return normal_of(snapshots[-1], names)
 
     def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
         """The means."""
-        return distribution(snapshot, names).mean
+        return normal_of(snapshot, names).mean
 
     def starting_means(self, weights: Weights) -> dict[str, Tensor]:
         """The means: the weights themselves, or the mean of each layer's."""
@@ -93,25 +94,24 @@ class Family(Method):
         return {f"mean/{layer}": torch.cat(tensors).mean() for layer, tensors in layers.items()}
 
 
-class Variational(Posterior):
+class Variational(Objective):
     """A posterior's model with normal distributions for weights; the parameters are those of the distributions."""
 
     def __init__(self, posterior: Posterior, family: Family) -> None:
-        nn.Module.__init__(self)  # what a posterior checks, this one has checked
-        self.model, self.likelihood, self.prior = posterior.model, posterior.likelihood, posterior.prior
-        self.num_data, self.weight, self.allow = posterior.num_data, posterior.weight, posterior.allow
-        self._terms = posterior._terms
+        super().__init__()
+        self.posterior, self.num_data, self.family = posterior, posterior.num_data, family
         weights = posterior.trainable_parameters()
-        self.family = family
         self.names = list(weights)
+        self._priors = posterior.priors()
         self._fixed = list(posterior.fixed_tensors())
-        self._internal = internal_names(self)
+        self._internal = internal_names(posterior)
+        self._data_loss = _DataLoss(posterior)
         self._step: int | None = None
-        start = family.start(self, {name: p.detach() for name, p in weights.items()}, seed=0)
+        start = family.start({name: p.detach() for name, p in weights.items()}, seed=0)
         self._keys = list(start)
         self._own = nn.ParameterList(start.values())
         inside = {self._internal[name].removeprefix("model."): name for name in self.names}
-        self._layers = [] if family.reparameterization == "plain" else find_noisy_layers(self.model, set(inside))
+        self._layers = [] if family.reparameterization == "plain" else find_noisy_layers(posterior.model, set(inside))
         self._inside = inside
         for parameter in weights.values():
             parameter.requires_grad_(False)
@@ -122,7 +122,7 @@ class Variational(Posterior):
 
     def fixed_tensors(self) -> dict[str, Tensor]:
         """Frozen parameters and buffers of the model."""
-        everything = super().fixed_tensors()
+        everything = self.posterior.fixed_tensors()
         return {name: everything[name] for name in self._fixed}
 
     @property
@@ -136,7 +136,15 @@ class Variational(Posterior):
 
     def distribution(self) -> LowRankGaussian:
         """q as it is now; gradients flow to its parameters."""
-        return distribution(self.trainable_parameters(), self.names)
+        return normal_of(self.trainable_parameters(), self.names)
+
+    def loss(self, x: Any, y: Any) -> Tensor:
+        """E_q[−log p(y|x,w)] + KL(q‖prior)/N, KL times the weight of the warm-up."""
+        warmup = self.family.kl_warmup
+        weight = 1.0 if self._step is None or warmup == 0 else min(1.0, (self._step + 1) / warmup)
+        return self.data_loss(x, y) + weight * self.kl() / self.num_data
+
+    forward = loss
 
     def data_loss(self, x: Any, y: Any) -> Tensor:
         """E_q[−log p(y|x,w)], the mean over the batch, by as many draws as the family says."""
@@ -144,21 +152,12 @@ class Variational(Posterior):
         losses = [self._at_a_draw(q, x, y) for _ in range(self.family.draws)]
         return torch.stack(losses).mean()
 
-    def _with_prior(self, energy: Tensor) -> Tensor:
-        return energy - self.log_prior() / self.num_data
-
-    def log_prior(self) -> Tensor:
-        """−KL(q‖prior), times the warm-up's weight."""
-        warmup = self.family.kl_warmup
-        weight = 1.0 if self._step is None or warmup == 0 else min(1.0, (self._step + 1) / warmup)
-        return -weight * self.kl()
-
     def kl(self) -> Tensor:
         """KL(q‖prior) = −H[q] − E_q[log p(w)]."""
         q = self.distribution()
         drawn: dict[str, Tensor] | None = None
         terms = []
-        for name, (_, _, prior) in zip(self.names, self._terms, strict=True):
+        for name, prior in self._priors.items():
             term = expected_log_prob(prior, q.mean[name], q.marginal_variance(name))
             if term is None:
                 drawn = self._drawn(q) if drawn is None else drawn
@@ -173,7 +172,7 @@ class Variational(Posterior):
         local = self.family.reparameterization == "local"
         with noise_in(self._layers, std, batch_size_of(y), local):
             named = {self._internal[name]: tensor for name, tensor in weights.items()}
-            loss: Tensor = functional_call(_DataLoss(self), named, (x, y))
+            loss: Tensor = functional_call(self._data_loss, named, (x, y))
         return loss
 
     def _drawn(self, q: LowRankGaussian, without: set[str] = frozenset()) -> dict[str, Tensor]:  # type: ignore[assignment]
@@ -189,17 +188,17 @@ class Variational(Posterior):
 class _DataLoss(nn.Module):
     """The data term as a function of the weights, under the names that they have in a posterior."""
 
-    def __init__(self, owner: Posterior) -> None:
+    def __init__(self, posterior: Posterior) -> None:
         super().__init__()
-        self.model, self.likelihood = owner.model, owner.likelihood
-        self._owner = (owner,)  # not a submodule
+        self.model, self.likelihood = posterior.model, posterior.likelihood
+        self._posterior = (posterior,)  # not a submodule
 
     def forward(self, x: Any, y: Any) -> Tensor:
-        """The mean negative log-likelihood at the weights of now."""
-        return Posterior.data_loss(self._owner[0], x, y)
+        """The mean negative log-likelihood at the present weights."""
+        return self._posterior[0].data_loss(x, y)
 
 
-def distribution(parameters: Weights, names: list[str]) -> LowRankGaussian:
+def normal_of(parameters: Weights, names: list[str]) -> LowRankGaussian:
     """q of these parameters: N(mean, diag softplus(rho)² + F Fᵀ)."""
     variance = {name: functional.softplus(parameters[f"rho/{name}"]).square() for name in names}
     mean = {

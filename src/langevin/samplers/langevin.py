@@ -1,4 +1,4 @@
-"""Overdamped Langevin dynamics in the metric of a preconditioner A: what pSGLD, KSGLD, BNPSGLD, NLD and SNGD share.
+"""Overdamped Langevin dynamics in the metric of a preconditioner A: SGLD, and pSGLD, KSGLD, BNPSGLD, NLD and SNGD by name.
 
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                    lr = ε, Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where A knows it
 
@@ -11,20 +11,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from langevin.core.posterior import Posterior
-from langevin.preconditioners import NoiseOnly, Preconditioner
+from langevin.preconditioners import Identity, NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
 
+Precondition = Literal["both", "noise"]
+_PRECONDITIONED = {"both": lambda preconditioner: preconditioner, "noise": NoiseOnly}
 
-class Preconditioned(Sampler):
+
+class Langevin(Sampler):
     """A Langevin sampler with a preconditioner of its own (a copy of the one that it is given)."""
 
-    adapts: ClassVar[bool] = True
     preconditioner: Preconditioner
 
     def __init__(
@@ -34,17 +36,30 @@ class Preconditioned(Sampler):
         *,
         num_data: int,
         preconditioner: Preconditioner,
+        precondition: Precondition = "both",
         seed: int,
         chain: int | Sequence[int],
         **settings: Any,
     ) -> None:
-        self.preconditioner = copy.deepcopy(preconditioner)
+        if precondition not in _PRECONDITIONED:
+            raise ValueError(f'precondition={precondition!r}: choose "both" or "noise".')
+        if not isinstance(preconditioner, Preconditioner):
+            raise ValueError(
+                f"preconditioner={preconditioner!r} is not a langevin.preconditioners.Preconditioner; write "
+                f"preconditioner=lv.preconditioners.KFAC()."
+            )
+        self.preconditioner = _PRECONDITIONED[precondition](copy.deepcopy(preconditioner))
+        self._follow_preconditioner()
         super().__init__(params, lr=lr, num_data=num_data, seed=seed, chain=chain, frozen=False, **settings)
-        if not isinstance(chain, int) and not preconditioner.elementwise:
+        if not isinstance(chain, int) and not self.stackable:
             raise ValueError(
                 f"{type(self).__name__} looks at whole layers, so its chains can't be stacked; given chain={chain}. "
                 f'Give each chain its own sampler and model: lv.sample(…, chains={len(chain)}, mode="sequential").'
             )
+
+    def _follow_preconditioner(self) -> None:
+        self.stackable = self.shardable = self.preconditioner.elementwise
+        self.adapts = self.preconditioner.adapts
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Show the preconditioner the model and the data."""
@@ -52,7 +67,7 @@ class Preconditioned(Sampler):
 
     def freeze(self) -> None:
         """Keep A as it is from here on."""
-        if not self.preconditioner.freezable():
+        if not (self.adapts and self.preconditioner.freezable()):
             return
         for group in self.param_groups:
             if group["step"] == 0:
@@ -86,16 +101,18 @@ class Preconditioned(Sampler):
         self.preconditioner.finish(group["step"], group["frozen"])
 
     def stability_limit(self, curvature: float) -> float:
-        """2: in its own metric, A ≈ 1/λ, every curvature is about 1; 2/λ if the drift is not preconditioned."""
-        return 2 / curvature if isinstance(self.preconditioner, NoiseOnly) else 2.0
+        """The preconditioner's: 2/λ without one."""
+        return self.preconditioner.stability_limit(curvature, self.param_groups[0])
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step."""
+        """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step of one that adapts."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * self._mean_scale() * variance / 2)
 
     def _mean_scale(self) -> float:
         """tr A/dim, estimated by zᵀAz with random signs z."""
+        if isinstance(self.preconditioner, Identity):
+            return 1.0
         total, count = 0.0, 0
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
@@ -111,3 +128,8 @@ class Preconditioned(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """With the preconditioner's settings; a copy has to be bound again."""
         return {**super().__getstate__(), "preconditioner": self.preconditioner}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "preconditioner" in self.__dict__:
+            self._follow_preconditioner()

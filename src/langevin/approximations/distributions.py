@@ -1,0 +1,174 @@
+"""Distributions over the weights of a model that can be drawn from."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from langevin.core import random
+
+Weights = Mapping[str, Tensor]
+
+
+class WeightDistribution(ABC):
+    """A distribution over weights; `mean` maps their names to tensors."""
+
+    mean: dict[str, Tensor]
+    is_point: bool = False  # all draws are equal
+
+    @abstractmethod
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """Weights that are a pure function of the distribution, the seed and the number of the draw."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """−E[log q], in nats."""
+
+    @abstractmethod
+    def covariance(self) -> Tensor:
+        """The full matrix, all weights in one vector in the order of `mean`; for small models."""
+
+    def count(self) -> int:
+        """How many weights there are."""
+        return sum(m.numel() for m in self.mean.values())
+
+    def _normals(self, count: int, seed: int, number: int) -> Tensor:
+        like = next(iter(self.mean.values()))
+        return random.normal(
+            count, seed=seed, chain=0, step=number, stream=random.Stream.DRAWS, dtype=like.dtype, device=like.device
+        )
+
+
+@dataclass(frozen=True)
+class LowRankGaussian(WeightDistribution):
+    """N(mean, diag(variance) + F Fᵀ): `factors` has the rows of F for each weight, (…, rank), or is empty."""
+
+    mean: dict[str, Tensor]
+    variance: dict[str, Tensor]
+    factors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """The number of columns of F."""
+        return next(iter(self.factors.values())).shape[-1] if self.factors else 0
+
+    @property
+    def is_point(self) -> bool:  # type: ignore[override]
+        """Whether there is nothing random."""
+        return self.rank == 0 and not any(bool(v.any()) for v in self.variance.values())
+
+    @torch.no_grad()
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """mean + √variance ⊙ z₁ + F z₂."""
+        count = self.count()
+        z = self._normals(count + self.rank, seed, number)
+        z1 = split_like(z[:count], self.mean)
+        moved = self.center(z[count:])
+        return {name: moved[name] + self.variance[name].sqrt() * z1[i] for i, name in enumerate(self.mean)}
+
+    def center(self, z2: Tensor) -> dict[str, Tensor]:
+        """mean + F z₂, where independent noise of the given variances is still to be added."""
+        return {name: m + self.factors[name] @ z2 if self.factors else m for name, m in self.mean.items()}
+
+    def marginal_variance(self, name: str) -> Tensor:
+        """The variance of each weight by itself."""
+        own = self.variance[name]
+        return own + self.factors[name].square().sum(-1) if self.factors else own
+
+    def entropy(self) -> Tensor:
+        """½ (d (1 + log 2π) + Σ log variance + log det(I + Fᵀ diag(variance)⁻¹ F))."""
+        count = self.count()
+        log_det = torch.stack([v.log().sum() for v in self.variance.values()]).sum()
+        if self.factors:
+            rows = {name: factor.reshape(-1, self.rank) for name, factor in self.factors.items()}
+            inner = torch.stack([f.T @ (f / self.variance[name].reshape(-1, 1)) for name, f in rows.items()]).sum(0)
+            log_det = log_det + torch.logdet(torch.eye(self.rank).to(inner) + inner)
+        return 0.5 * (count * (1 + math.log(2 * math.pi)) + log_det)
+
+    def covariance(self) -> Tensor:
+        """diag(variance) + F Fᵀ."""
+        diagonal = torch.cat([v.flatten() for v in self.variance.values()]).diag()
+        if not self.factors:
+            return diagonal
+        rows = torch.cat([self.factors[name].reshape(-1, self.rank) for name in self.variance])
+        return diagonal + rows @ rows.T
+
+
+class FullGaussian(WeightDistribution):
+    """N(mean, (L Lᵀ)⁻¹) over all weights in one vector."""
+
+    def __init__(self, mean: dict[str, Tensor], root: Tensor) -> None:
+        self.mean, self.root = mean, root
+
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """mean + L⁻ᵀ z."""
+        z = self._normals(len(self.root), seed, number)
+        flat = torch.linalg.solve_triangular(self.root.mT, z[:, None], upper=True)[:, 0]
+        moved = dict(zip(self.mean, split_like(flat, self.mean), strict=True))
+        return {name: m + moved[name] for name, m in self.mean.items()}
+
+    def entropy(self) -> Tensor:
+        """½ d (1 + log 2π) − Σ log Lᵢᵢ."""
+        return 0.5 * len(self.root) * (1 + math.log(2 * math.pi)) - self.root.diagonal().log().sum()
+
+    def covariance(self) -> Tensor:
+        """(L Lᵀ)⁻¹."""
+        return torch.cholesky_inverse(self.root)
+
+
+class KroneckerGaussian(WeightDistribution):
+    """By layers: W = Ŵ + V_G (Z ⊙ scales) V_Aᵀ diag(prior root), W with the bias as its last column if it has one.
+
+    Weights that belong to no layer are independent, of the given variances.
+    """
+
+    def __init__(
+        self, mean: dict[str, Tensor], variance: dict[str, Tensor], blocks: dict[str, tuple[Tensor, ...]]
+    ) -> None:
+        self.mean, self.variance, self.blocks = mean, variance, blocks
+
+    def draw(self, seed: int, number: int) -> dict[str, Tensor]:
+        """mean + what the map makes of standard normal numbers."""
+        z = self._normals(self.count(), seed, number)
+        moved = self._map(z)
+        return {name: m + moved[name] for name, m in self.mean.items()}
+
+    def entropy(self) -> Tensor:
+        """½ d (1 + log 2π) + log |det of the map|."""
+        count = self.count()
+        logs = [0.5 * v.log().sum() for v in self.variance.values()]
+        logs += [s.log().sum() + len(s) * p.log().sum() for _, s, _, p in self.blocks.values()]
+        return 0.5 * count * (1 + math.log(2 * math.pi)) + torch.stack(logs).sum()
+
+    def covariance(self) -> Tensor:
+        """M Mᵀ of the map M."""
+        count = self.count()
+        like = next(iter(self.mean.values()))
+        columns = [self._map(e) for e in torch.eye(count).to(like)]
+        matrix = torch.stack([torch.cat([column[name].flatten() for name in self.mean]) for column in columns])
+        return matrix.T @ matrix
+
+    def _map(self, z: Tensor) -> dict[str, Tensor]:
+        pieces = dict(zip(self.mean, split_like(z, self.mean), strict=True))
+        moved = {name: v.sqrt() * pieces[name] for name, v in self.variance.items()}
+        for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
+            weight, bias = (f"{layer}.{kind}" if layer else kind for kind in ("weight", "bias"))
+            taken = pieces[weight].flatten(1)
+            with_bias = scales.shape[1] > taken.shape[1]
+            block = torch.cat([taken, pieces[bias][:, None]], dim=1) if with_bias else taken
+            block = output_vectors @ (block * scales) @ input_vectors.T * prior_root
+            moved[weight] = block[:, : taken.shape[1]].reshape(self.mean[weight].shape)
+            if with_bias:
+                moved[bias] = block[:, -1]
+        return moved
+
+
+def split_like(flat: Tensor, tensors: Weights) -> list[Tensor]:
+    """A vector cut into the shapes of these tensors."""
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
+    return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors.values(), strict=True)]

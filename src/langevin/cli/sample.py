@@ -1,0 +1,154 @@
+"""`langevin sample`: sample a posterior, to a directory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+import typer
+
+from langevin.cli import options
+from langevin.cli.logging import Log, Validation, logging
+from langevin.cli.options import parse_options
+from langevin.cli.tables import say
+from langevin.samplers import SAMPLERS
+
+if TYPE_CHECKING:
+    from langevin.ensembles.run import Run
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+SamplerName = Annotated[
+    str, typer.Option(callback=options.choice("--sampler", SAMPLERS), help=f"One of {', '.join(SAMPLERS)}.")
+]
+SamplerOption = Annotated[list[str] | None, options.repeated("the sampler", "momentum=0.9")]
+SampleDtype = Annotated[
+    str | None,
+    typer.Option(
+        callback=options.choice("--sample-dtype", _DTYPES),
+        help=f"Store samples in this precision ({', '.join(_DTYPES)}): float16 takes half the space.",
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        callback=options.choice("--resume", ["auto"]),
+        help='"auto": continue the run if the directory contains it already, so that the command can be repeated.',
+    ),
+]
+
+
+def sample(
+    model: options.Model,
+    data: options.Data,
+    out: options.Out,
+    lr: Annotated[float, typer.Option(help="Learning rate.")],
+    sampler: SamplerName = "sgld",
+    sampler_option: SamplerOption = None,
+    temperature: Annotated[float | None, typer.Option(help="Target temperature; 1 is the Bayes posterior.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps of each chain, burn-in included.")] = 10_000,
+    burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
+    thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,
+    cycle: Annotated[int | None, typer.Option(help="Length of the cosine cycles of the learning rate.")] = None,
+    batch_size: options.BatchSize = None,
+    chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
+    likelihood: options.Likelihood = None,
+    likelihood_option: options.LikelihoodOption = None,
+    prior: options.Prior = None,
+    prior_option: options.PriorOption = None,
+    model_option: options.ModelOption = None,
+    data_option: options.DataOption = None,
+    num_data: options.NumData = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    sample_dtype: SampleDtype = None,
+    resume: Resume = None,
+    log: Log = None,
+    validation: Validation = None,
+    mesh: options.Mesh = None,
+) -> None:
+    """Sample a posterior, to a directory.
+
+    Examples:
+
+    \b
+        langevin sample --model mlp --data digits --lr 0.1 --out runs/digits
+        langevin sample --model mypackage:net --data mypackage:train \\
+            --sampler sghmc --sampler-option momentum=0.95 --lr 0.01 \\
+            --prior gaussian --prior-option std=0.5 --chains 4 --out runs/mine
+        torchrun --nproc-per-node 4 -m langevin sample … \\
+            --chains 2 --mesh chains=2,data=2
+
+    Your own model and data are functions: mypackage:net is the function `net` of mypackage.py, and returns a
+    torch.nn.Module; mypackage:train returns tensors (x, y), a data set or a DataLoader.
+
+    Ctrl-C leaves a run that `langevin resume` continues.
+    """
+    from langevin.cli.recipes import build, new_recipe
+    from langevin.core.schedules import cyclical
+    from langevin.inference.distributed import is_main_process
+    from langevin.inference.sample import sample as draw
+
+    given = {"lr": lr, **parse_options(sampler_option)} | ({} if temperature is None else {"temperature": temperature})
+    check_sampler(sampler, given)
+    recipe = new_recipe(
+        model=model,
+        model_options=parse_options(model_option),
+        data=data,
+        data_options=parse_options(data_option),
+        likelihood=likelihood,
+        likelihood_options=parse_options(likelihood_option),
+        prior=prior,
+        prior_options=parse_options(prior_option),
+        num_data=num_data,
+        seed=seed,
+    )
+    if resume is None:
+        options.check_new(out, "sample")
+    posterior, train = build(recipe)
+    with logging(log, posterior, out, recipe, validation) as callbacks:
+        run = draw(
+            posterior,
+            train,
+            sampler,
+            steps=steps,
+            burn_in=burn_in,
+            thin=thin,
+            schedule=None if cycle is None else cyclical(cycle),
+            batch_size=batch_size,
+            chains=chains,
+            seed=seed,
+            device=device,
+            out=out,
+            sample_dtype=None if sample_dtype is None else getattr(torch, sample_dtype),
+            callbacks=callbacks,
+            tags={"command": recipe},
+            mesh=mesh,
+            resume="auto" if resume else None,
+            **given,
+        )
+    if is_main_process():
+        say(summary(run))
+
+
+def check_sampler(name: str, given: dict[str, Any]) -> None:
+    """Raise for options that the sampler does not have, or can't have with these values: before data are loaded."""
+    from langevin.inference.steppers import sampler_factory
+
+    make = sampler_factory(name, given)
+    try:
+        make([torch.zeros(1, requires_grad=True)], num_data=1, seed=0, chain=0)
+    except (TypeError, AttributeError) as error:
+        written = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise ValueError(
+            f"--sampler {name} can't be made with {written}: {error}. Values are written as in JSON: "
+            f"--sampler-option temperature=0.5."
+        ) from error
+
+
+def summary(run: Run) -> str:
+    """What is said of a run when it ends."""
+    target = run.target_temperature
+    beside = "" if math.isnan(target) else f" (target temperature {target:.2f})"
+    return f"{len(run)} samples in {run.path}; temperature {run.temperature()}{beside}."

@@ -1,0 +1,64 @@
+"""Two classes, one logit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from langevin.core.likelihoods.base import LIKELIHOODS, like_output
+
+
+@LIKELIHOODS.register
+class Bernoulli:
+    """Labels 0 or 1 with one logit an example, of shape (batch,) or (batch, 1)."""
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """log σ(output) where the label is 1, log σ(−output) where it is 0."""
+        logit = _one_column("Bernoulli()", output)
+        return -functional.binary_cross_entropy_with_logits(
+            logit, like_output("Bernoulli()", logit, target), reduction="none"
+        )
+
+    def validate(self, output: Tensor, target: Tensor) -> None:
+        """Refuse labels other than 0 and 1."""
+        outside = (target != 0) & (target != 1)
+        if bool(outside.any()):
+            raise ValueError(
+                f"Bernoulli() needs labels 0 and 1; found label {target[outside][0].item()} "
+                f"({int(outside.sum())} of {target.numel()} labels). Labels −1 and 1: pass (y + 1) / 2."
+            )
+
+    def probs(self, output: Tensor) -> Tensor:
+        """Probabilities of label 0 and label 1, (batch, 2)."""
+        p = _one_column("Bernoulli()", output).sigmoid()
+        return torch.stack([1 - p, p], dim=1)
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """1 with probability σ(output), else 0."""
+        return torch.bernoulli(_one_column("Bernoulli()", output).sigmoid(), generator=generator)
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """p(1 − p)."""
+        p = _one_column("Bernoulli()", output).sigmoid()
+        return (p * (1 - p)).reshape(-1, 1, 1)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor takes."""
+        return {}
+
+    def __repr__(self) -> str:
+        return "Bernoulli()"
+
+
+def _one_column(name: str, output: Tensor) -> Tensor:
+    if output.dim() == 2 and output.shape[1] == 1:
+        return output.squeeze(1)
+    if output.dim() != 1:
+        raise ValueError(
+            f"{name} needs one logit an example, (batch,) or (batch, 1); the model gave {tuple(output.shape)}. "
+            f"Several classes: use Categorical()."
+        )
+    return output

@@ -1,0 +1,89 @@
+"""Classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from langevin.core.likelihoods.base import LIKELIHOODS
+
+_NO_LABEL = -(2**63)  # no label is ignored, not even torch's usual −100
+_FEW_CLASSES = 64  # up to which it shows how they lie in memory
+
+
+@LIKELIHOODS.register
+class Categorical:
+    """Classes 0 … C−1 with logits of shape (batch, C); with further dimensions (batch, C, …) positions are summed.
+
+    >>> Categorical().log_prob(torch.zeros(3, 4), torch.tensor([0, 1, 3]))
+    tensor([-1.3863, -1.3863, -1.3863])
+    """
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """log softmax(output)[target]."""
+        chosen = -self._cross_entropy(output, target, "none")
+        return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
+
+    def mean_energy(self, output: Tensor, target: Tensor) -> Tensor:
+        """Minus the mean of `log_prob` over the examples, in one operation where it can be."""
+        if output.dim() > 2:
+            return -self.log_prob(output, target).mean()
+        return self._cross_entropy(output, target, "mean")
+
+    def _cross_entropy(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
+        if target.is_floating_point() or target.dim() != output.dim() - 1:
+            raise ValueError(
+                f"Categorical() needs integer class labels of shape (batch,) beside logits of shape (batch, classes); "
+                f"it was given {target.dtype} labels of shape {tuple(target.shape)} beside logits of shape "
+                f"{tuple(output.shape)}. One-hot labels: pass y.argmax(1). A single logit: use Bernoulli()."
+            )
+        try:
+            return functional.cross_entropy(output, target.long(), reduction=reduction, ignore_index=_NO_LABEL)
+        except (RuntimeError, IndexError):
+            self.validate(output, target)
+            raise
+
+    def validate(self, output: Tensor, target: Tensor) -> None:
+        """Refuse labels that are no class of this output."""
+        if target.is_floating_point():
+            raise ValueError(
+                f"Categorical() needs integer class labels, not {target.dtype}. Real targets: GaussianNoise."
+            )
+        classes = output.shape[1]
+        outside = (target < 0) | (target >= classes)
+        if bool(outside.any()):
+            raise ValueError(
+                f"The model has {classes} outputs, so labels must lie in 0 … {classes - 1}; found label "
+                f"{int(target[outside][0])} ({int(outside.sum())} of {target.numel()} labels are out of range). "
+                f"Give the model {int(target.max()) + 1} outputs or renumber the labels."
+            )
+
+    def probs(self, output: Tensor) -> Tensor:
+        """Class probabilities, (batch, C, …)."""
+        if output.dim() > 2 or output.shape[1] > _FEW_CLASSES:
+            return output.softmax(1)
+        # side by side in memory a few classes are slow to go through; with the examples side by side it takes a tenth
+        return output.T.contiguous().softmax(0).T
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Labels drawn from softmax(output)."""
+        p = output.softmax(1).movedim(1, -1)
+        drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=generator)
+        return drawn.reshape(p.shape[:-1])
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """diag(p) − p pᵀ."""
+        if output.dim() != 2:
+            raise ValueError(f"The exact Fisher needs logits of shape (batch, classes); given {tuple(output.shape)}.")
+        p = output.softmax(1)
+        return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor takes."""
+        return {}
+
+    def __repr__(self) -> str:
+        return "Categorical()"

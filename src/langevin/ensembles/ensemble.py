@@ -1,0 +1,249 @@
+"""`Ensemble`: sets of weights that predict. Runs and fits are ensembles; so are their slices, chains and unions.
+
+The contract, which `tests/contract/test_ensemble.py` holds every kind to:
+
+- It is a sequence: `len(e)`, `e[i]` is a dict of named tensors, iteration gives all of them, and `e[a:b]` is an ensemble.
+- `predict(x)` is the mean over its members. It changes neither the ensemble nor anybody's model, and threads may
+  predict side by side.
+- `Ensemble.concat([a, b])` predicts what all members of a and b predict together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from langevin.core.batches import example_inputs
+from langevin.core.likelihoods import Categorical, Likelihood
+from langevin.ensembles.prediction import Prediction
+from langevin.ensembles.predictor import Predictor, checked_inputs
+
+if TYPE_CHECKING:
+    from langevin.ensembles.export import EnsembleModule
+
+Weights = dict[str, Tensor]
+
+
+class Ensemble(Sequence[Weights], ABC):
+    """Sets of weights that predict; `ensemble[0]` maps names to tensors, a slice is an ensemble."""
+
+    @property
+    @abstractmethod
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        """The models of the members, each with a function from a number to their weights, stacked so many at a time."""
+
+    @abstractmethod
+    def _member(self, index: int) -> Weights:
+        """The weights of one member, 0 ≤ index < len."""
+
+    def _subset(self, indices: range) -> Ensemble:
+        return _Subset(self, indices)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Configuration, where it is recorded."""
+        return {}
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it predicts class probabilities, not values."""
+        return self.predictors[0][0].classifies
+
+    @overload
+    def __getitem__(self, index: int) -> Weights: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Ensemble: ...
+
+    def __getitem__(self, index: int | slice) -> Weights | Ensemble:
+        if isinstance(index, slice):
+            return self._subset(range(len(self))[index])
+        try:
+            return self._member(range(len(self))[index])
+        except IndexError:
+            raise IndexError(f"There are {len(self)} samples; given index {index}.") from None
+
+    def __iter__(self) -> Iterator[Weights]:
+        return (self._member(index) for index in range(len(self)))
+
+    def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
+        """The predictive distribution at the inputs x, over all members.
+
+        Classification gives `.probs`, `.entropy`, `.aleatoric`, `.mutual_information`, regression `.mean`,
+        `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` what each member predicts is in `.samples`.
+        """
+        return self.predict_many({"x": x}, batch_size=batch_size, samples=["x"] if samples else [])["x"]
+
+    def predict_many(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        batch_size: int = 1024,
+        samples: Collection[str] = (),
+        observe: Callable[[Weights], None] | None = None,
+    ) -> dict[str, Prediction]:
+        """The predictive distributions at several sets of inputs, in one pass over the members.
+
+        The weights are read once each; memory grows with the number of inputs, not of members, unless what each member
+        predicts for a set is asked for, by its name in `samples`. `observe` is shown every stack of weights.
+        """
+        checked = {name: checked_inputs(x, batch_size) for name, x in inputs.items()}
+        gathered = {name: self.predictors[0][0].accumulator(name in samples) for name in inputs}
+        for predictor, stacks in self.predictors:
+            together = min((predictor.batch_of_samples(x) for x in checked.values()), default=64)
+            for stack in stacks(together):
+                if observe is not None:
+                    observe(stack)
+                for name, x in checked.items():
+                    gathered[name].add(predictor.outputs(stack, x, batch_size))
+        return {name: accumulator.result() for name, accumulator in gathered.items()}
+
+    def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
+        """log p(y|x,θ) of each member in turn, (n,), through which a gradient can be taken with respect to x."""
+        for predictor, stacks in self.predictors:
+            yield from predictor.log_probs(_unstacked(stacks(1)), x, y)
+
+    def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> EnsembleModule:
+        """Write one module that answers with mean and uncertainty, and return it.
+
+        Args:
+            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
+            inputs: a few inputs, for their type and shape; by default those that a run was sampled with.
+            samples: use so many members, evenly spread; by default all. The file holds every one of them.
+        """
+        from langevin.ensembles.export import EnsembleModule, write_module
+
+        if inputs is None:
+            if not self.manifest.get("inputs"):
+                raise ValueError(
+                    f"The shape of the inputs is not recorded; give some: .export({str(path)!r}, inputs=x)."
+                )
+            inputs = example_inputs(self.manifest["inputs"])
+        if len(self) == 0:
+            raise ValueError("The ensemble has no sample yet, so there is nothing to export. Sample more steps.")
+        if samples is not None and not 1 <= samples <= len(self):
+            raise ValueError(f"samples={samples}: there are {len(self)}; give 1 to {len(self)}.")
+        if len(self.predictors) > 1:
+            raise ValueError("A union of ensembles has several models; export each ensemble by itself.")
+        chosen = [self[i * len(self) // (samples or len(self))] for i in range(samples or len(self))]
+        module = EnsembleModule(self.predictors[0][0], chosen)
+        write_module(module, path, inputs)
+        return module
+
+    @staticmethod
+    def concat(ensembles: Iterable[Ensemble]) -> Ensemble:
+        """The members of all of these, as one ensemble; their models may differ, not what they predict."""
+        return _Union(list(ensembles))
+
+    @staticmethod
+    def from_weights(
+        model: nn.Module, likelihood: Likelihood, weights: Iterable[Mapping[str, Tensor]] | None = None
+    ) -> Ensemble:
+        """State dicts of a model as an ensemble; without any, the model's own weights."""
+        return WeightList(Predictor(model, likelihood), weights)
+
+    @staticmethod
+    def from_classifier(model: nn.Module) -> Ensemble:
+        """One module that gives logits, as an ensemble of one."""
+        return WeightList(Predictor(model, Categorical()))
+
+
+class WeightList(Ensemble):
+    """Weights in memory."""
+
+    def __init__(self, predictor: Predictor, weights: Iterable[Mapping[str, Tensor]] | None = None) -> None:
+        self._predictor = predictor
+        self._weights = [predictor.own_weights()] if weights is None else [dict(each) for each in weights]
+        for each in self._weights[:1]:
+            predictor.check_weights(each)
+
+    @property
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        """One model, with all weights."""
+        return [(self._predictor, lambda size: stacked(iter(self._weights), size))]
+
+    def double(self) -> WeightList:
+        """The same in double precision."""
+        weights = [{name: tensor.double() for name, tensor in each.items()} for each in self._weights]
+        return WeightList(self._predictor.double(), weights)
+
+    def _member(self, index: int) -> Weights:
+        return self._weights[index]
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+class _Subset(Ensemble):
+    """Some members of an ensemble with one model."""
+
+    def __init__(self, whole: Ensemble, indices: Sequence[int]) -> None:
+        self._whole, self._indices = whole, list(indices)
+
+    @property
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        ((predictor, _),) = self._whole.predictors
+        return [(predictor, lambda size: stacked(iter(self), size))]
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self._whole.manifest
+
+    def _member(self, index: int) -> Weights:
+        return self._whole[self._indices[index]]
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+class _Union(Ensemble):
+    """The members of several ensembles, one after another."""
+
+    def __init__(self, parts: list[Ensemble]) -> None:
+        if not parts:
+            raise ValueError("There is nothing to put together. Write lv.Ensemble.concat([run, other]).")
+        if wrong := [type(part).__name__ for part in parts if not isinstance(part, Ensemble)]:
+            raise ValueError(f"lv.Ensemble.concat takes ensembles (runs, fits and the like); given {wrong[0]}.")
+        if len({part.classifies for part in parts}) > 1:
+            raise ValueError("Some of these ensembles predict classes and some values; they can't be averaged.")
+        self._parts: list[Ensemble] = []
+        for part in parts:
+            self._parts += part._parts if isinstance(part, _Union) else [part]
+
+    @property
+    def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
+        return [pair for part in self._parts for pair in part.predictors]
+
+    def _subset(self, indices: range) -> Ensemble:
+        places = [(part, index) for part in self._parts for index in range(len(part))]
+        chosen = groupby((places[index] for index in indices), key=lambda place: id(place[0]))
+        kept = [list(group) for _, group in chosen]
+        return _Union([_Subset(group[0][0], [i for _, i in group]) for group in kept] or [_Subset(self._parts[0], [])])
+
+    def _member(self, index: int) -> Weights:
+        for part in self._parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(index)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+
+def stacked(weights: Iterator[Mapping[str, Tensor]], size: int) -> Iterator[Weights]:
+    """Weights along a first axis, up to `size` at a time."""
+    while some := list(islice(weights, size)):
+        yield {name: torch.stack([sample[name] for sample in some]) for name in some[0]}
+
+
+def _unstacked(stacks: Iterator[Weights]) -> Iterator[Weights]:
+    for stack in stacks:
+        for row in range(len(next(iter(stack.values())))):
+            yield {name: tensor[row] for name, tensor in stack.items()}

@@ -1,0 +1,45 @@
+"""Opening a stored run or fit for prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from langevin.core.likelihoods import LIKELIHOODS, Likelihood
+from langevin.ensembles.fit import Fit
+from langevin.ensembles.predictor import Predictor
+from langevin.ensembles.run import Run
+from langevin.errors import RunError
+from langevin.storage.base import SampleStore
+from langevin.storage.directory import DirectoryStore
+
+
+def open_run(path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> Run | Fit:
+    """The run or the fit in a directory, for the architecture that the model gives; its own weights do not matter."""
+    store = DirectoryStore.open(path)
+    predictor = Predictor(model, known_likelihood(store) if likelihood is None else likelihood, store.fixed())
+    stored = set(store.fixed())
+    if "method" in store.manifest:
+        fit = Fit(store, predictor)
+        predictor.check_weights(fit.distribution.mean, stored | set(store.manifest["buffers"]))
+        return fit
+    run = Run(store, predictor)
+    if len(run):
+        predictor.check_weights(run[-1], stored)
+    return run
+
+
+def known_likelihood(store: SampleStore) -> Likelihood:
+    """The likelihood that the run was made with, if it is one of the library's."""
+    saved = store.manifest.get("likelihood") or {}
+    kind = LIKELIHOODS.exports().get(saved.get("name") or "")
+    if kind is None:
+        raise RunError(
+            f"{store.name} was sampled with a likelihood that is not the library's own; give it: "
+            f"lv.load({store.name!r}, model, likelihood)."
+        )
+    try:
+        return kind(**saved["options"])  # type: ignore[no-any-return]
+    except (KeyError, TypeError) as error:
+        raise RunError(f"The likelihood in the manifest of {store.name} can't be made: {error}.") from None

@@ -1,0 +1,113 @@
+"""What stands in a manifest."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from langevin.core.batches import Batches, describe_inputs
+from langevin.core.likelihoods import LIKELIHOODS
+from langevin.core.posterior import Posterior
+from langevin.inference.environment import environment
+from langevin.inference.steppers import write_recipe
+from langevin.storage.base import tensor_specs
+
+if TYPE_CHECKING:
+    from langevin.inference.engine import Engine
+
+
+def make_manifest(
+    engine: Engine,
+    posterior: Posterior,
+    *,
+    inputs: Any,
+    sample_dtype: torch.dtype | str | None = None,
+    keep_last: int | None = None,
+    tags: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> dict[str, Any]:
+    """The manifest of a run that an engine is to do; `tensors` are those of a sample."""
+    if tensors is None:
+        tensors = engine.objective.trainable_parameters() | engine.objective.running_statistics()
+    return {
+        "created": timestamp(),
+        "tags": checked_tags(tags),
+        "settings": asdict(engine.settings),
+        "sampler": write_recipe(engine.make_stepper),
+        "schedule": False if engine.make_scheduler is None else write_recipe(engine.make_scheduler),
+        "num_data": posterior.num_data,
+        **describe_posterior(posterior),
+        "data": engine.batches.fingerprint(),
+        "inputs": inputs,
+        "sample_dtype": sample_dtype_name(sample_dtype),
+        "keep_last": checked_keep_last(keep_last),
+        "tensors": tensor_specs(tensors),
+        "environment": environment(device_of(posterior)) | {"replicas": engine.place.mesh.data},
+        "resumed": [],
+    }
+
+
+def describe_posterior(posterior: Posterior) -> dict[str, Any]:
+    """What tells this posterior from others with the same model."""
+    likelihood = posterior.likelihood
+    own = type(likelihood).__name__ if type(likelihood) in LIKELIHOODS.values() else None
+    return {
+        "prior": repr(posterior.prior),
+        "weight": posterior.weight,
+        "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
+    }
+
+
+def inputs_of(batches: Batches) -> Any:
+    """What an input looks like."""
+    beginning = batches.position()
+    x, _ = batches.fetch(0, 0)
+    batches.rewind(0, 0, beginning)
+    return describe_inputs(x)
+
+
+def device_of(posterior: torch.nn.Module) -> torch.device:
+    """Where its parameters are."""
+    return next(posterior.parameters()).device
+
+
+def timestamp() -> str:
+    """The time, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def checked_tags(tags: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The user's tags as a manifest has them."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(tags or {})))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"tags={tags!r} are not JSON-serializable: {error}. Use strings, numbers, lists and dicts: "
+            f'tags={{"data": "MNIST"}}.'
+        ) from None
+    return plain
+
+
+def checked_keep_last(keep_last: int | None) -> int | None:
+    """How many samples of a chain stay; None: all."""
+    if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
+        raise ValueError(
+            f"keep_last={keep_last!r}: give an integer, 1 or more, to keep at least one sample, or leave it out to keep all."
+        )
+    return keep_last
+
+
+def sample_dtype_name(dtype: torch.dtype | str | None) -> str | None:
+    """The storage precision as a manifest has it."""
+    if dtype is None:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("float16", "bfloat16", "float32", "float64"):
+        raise ValueError(f"sample_dtype={dtype!r}: write torch.float16 or torch.bfloat16, or leave it out.")
+    return name

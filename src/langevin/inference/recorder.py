@@ -1,0 +1,138 @@
+"""`Recorder`: from a loop of one's own to a run.
+
+recorder = lv.Recorder(posterior, sampler)
+for step, (x, y) in enumerate(loader, 1):
+    sampler.zero_grad()
+    loss = posterior.loss(x, y)
+    loss.backward()
+    sampler.step()
+    if step > burn_in and step % 10 == 0:
+        recorder.record(step, loss=float(loss))
+run = recorder.run()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from langevin.core.posterior import Posterior
+from langevin.ensembles.predictor import Predictor
+from langevin.ensembles.run import Run
+from langevin.inference import checks
+from langevin.inference.describe import (
+    checked_keep_last,
+    checked_tags,
+    describe_posterior,
+    device_of,
+    sample_dtype_name,
+    timestamp,
+)
+from langevin.inference.environment import environment
+from langevin.samplers import SAMPLERS, Sampler
+from langevin.storage.base import SampleStore, tensor_specs
+from langevin.storage.directory import DirectoryStore
+from langevin.storage.memory import MemoryStore
+
+
+class Recorder:
+    """Collects the weights that a loop of one's own visits; `run()` gives a run with predictions and diagnostics.
+
+    Args:
+        posterior: what is sampled; its present weights are recorded.
+        sampler: what moves them: its lr is recorded with every sample, its name and T stand in the manifest.
+        out: the directory of the run. Without one, it is in memory.
+        sample_dtype: store samples in this precision (`torch.float16`), to save space.
+        keep_last: keep only the last so many samples of each chain.
+        tags: anything of yours, JSON-serializable, to be stored in the manifest.
+
+    Samples are written when enough of them are buffered, and at the latest by `run()`, `close()` or the end of a `with`
+    block. Such a run can't be resumed by `lv.resume`: its loop is yours.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        sampler: Optimizer | None = None,
+        *,
+        out: str | Path | None = None,
+        sample_dtype: torch.dtype | None = None,
+        keep_last: int | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        checks.check_posterior(posterior)
+        if sampler is not None and not isinstance(sampler, Optimizer):
+            raise ValueError(
+                f"sampler={type(sampler).__name__} is not a sampler; pass the object that your loop steps."
+            )
+        self._posterior, self._sampler = posterior, sampler
+        manifest = {
+            "created": timestamp(),
+            "tags": checked_tags(tags),
+            "sampler": _describe_sampler(sampler),
+            "schedule": None,
+            "num_data": posterior.num_data,
+            **describe_posterior(posterior),
+            "inputs": None,
+            "sample_dtype": sample_dtype_name(sample_dtype),
+            "keep_last": checked_keep_last(keep_last),
+            "tensors": tensor_specs(self._weights()),
+            "environment": environment(device_of(posterior)),
+            "recorded": True,
+            "resumed": [],
+        }
+        self._store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
+        self._stack = ExitStack()
+        self._stack.enter_context(self._store.writing())
+        self._store.write_fixed(posterior.fixed_tensors())
+        self._store.write_manifest()
+
+    def record(self, step: int, *, chain: int = 0, weights: Mapping[str, Tensor] | None = None, **stats: float) -> None:
+        """Record the posterior's present weights (or those given, by name) as the sample of a step.
+
+        Further keywords are statistics of that step, such as `loss=…`: `run.trace("loss")` gives them back.
+        """
+        for name, value in (("step", step), ("chain", chain)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be an integer, 0 or more; given {name}={value!r}.")
+        if self._sampler is not None:
+            stats = {"lr": float(self._sampler.param_groups[0]["lr"]), **stats}
+        numbers = {name: float(value) for name, value in stats.items()}
+        self._store.add(chain, step, self._weights() if weights is None else weights, numbers)
+
+    def run(self) -> Run:
+        """The samples so far, as a run; recording may go on."""
+        self._store.flush()
+        return Run(self._store, Predictor(self._posterior.model, self._posterior.likelihood))
+
+    def close(self) -> None:
+        """Write what is buffered, and let go of the directory."""
+        self._store.flush()
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _weights(self) -> dict[str, Tensor]:
+        weights = {name: p.detach() for name, p in self._posterior.trainable_parameters().items()}
+        return weights | self._posterior.running_statistics()
+
+
+def _describe_sampler(sampler: Optimizer | None) -> dict[str, Any] | None:
+    """The name and the plain settings of a registered sampler."""
+    if not isinstance(sampler, Sampler) or type(sampler) not in SAMPLERS.values():
+        return None
+    group = sampler.param_groups[0]
+    plain = {
+        k: v for k, v in group.items() if k not in ("params", "step", "chain") and isinstance(v, int | float | str)
+    }
+    return {"name": type(sampler).__name__, "options": plain}

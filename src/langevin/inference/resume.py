@@ -1,0 +1,215 @@
+"""`resume`: continue a run or a fit from its last checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from langevin.approximations import Approximation, Family, Laplace
+from langevin.core.batches import as_batches
+from langevin.core.objective import Objective
+from langevin.core.parameters import load_tensors
+from langevin.core.posterior import Posterior
+from langevin.ensembles.fit import Fit, read_approximation
+from langevin.ensembles.predictor import Predictor
+from langevin.ensembles.run import Run
+from langevin.errors import RunError
+from langevin.inference import checks, distributed
+from langevin.inference.callbacks import Callbacks
+from langevin.inference.describe import device_of, timestamp
+from langevin.inference.distributed import Mesh
+from langevin.inference.engine import Engine
+from langevin.inference.environment import environment
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.starts import Init, starting_weights
+from langevin.inference.steppers import (
+    OptimizerFactory,
+    SamplerLike,
+    SchedulerFactory,
+    StepperFactory,
+    read_recipe,
+    sampler_factory,
+)
+from langevin.inference.stores import held
+from langevin.storage import manifest as manifests
+from langevin.storage.base import SampleStore
+from langevin.storage.directory import DirectoryStore
+from langevin.storage.files import dtype_of
+
+
+def resume(
+    run: str | Path | Run | Fit,
+    posterior: Posterior,
+    data: Any,
+    *,
+    steps: int | None = None,
+    chains: int | None = None,
+    sampler: SamplerLike | None = None,
+    optimizer: Callable[..., Optimizer] | None = None,
+    schedule: SchedulerFactory | None = None,
+    init: Init = None,
+    device: torch.device | str | None = None,
+    callbacks: Callbacks = (),
+    progress: bool = True,
+    checkpoint_steps: int | None = None,
+    checkpoint_seconds: float = 30.0,
+    mesh: Mesh | str | None = None,
+) -> Run | Fit:
+    """Continue a run or a fit from its last checkpoint.
+
+    It continues exactly as if it had never stopped: the samples are bit for bit those of an uninterrupted run in the
+    same environment, and a difference of environment is warned of.
+
+    Args:
+        run: the directory, or a run or fit in memory.
+        posterior: what was sampled.
+        data: the training data, the same as before.
+        steps: the new total; by default as many as were planned.
+        chains: the new total, to add chains; they start at `init` and are those of a run that had so many from the
+            beginning.
+        sampler: needed again only if it was not serializable (a function of yours).
+        optimizer: of a fit, likewise.
+        schedule: likewise.
+        init: where added chains start, as in `sample`.
+        device: where to compute; by default where the model is.
+        callbacks: functions that get a `StepInfo` after every step.
+        progress: show a progress bar.
+        checkpoint_steps: write a checkpoint every so many steps.
+        checkpoint_seconds: and at least that often.
+        mesh: as in `sample`; the processes need not be as many as before.
+    """
+    checks.check_posterior(posterior)
+    store = _store_of(run)
+    manifest = store.manifest
+    if manifest.get("recorded"):
+        raise RunError(f"The run in {store.name} was recorded by a Recorder, so it can't be resumed: its loop is yours.")
+    if store.path is not None:
+        manifests.require(store.path, manifest)
+    before = read_settings(store)
+    settings = _extended(before, steps, chains)
+    posterior = copy.deepcopy(posterior)
+    approximation = read_approximation(manifest["method"]) if "method" in manifest else None
+    place = distributed.place_posterior(posterior, mesh, settings.chains, device)
+    interval = CheckpointInterval(checkpoint_steps, checkpoint_seconds)
+    original = copy.deepcopy(posterior) if approximation is not None else posterior
+    objective: Objective = posterior
+    given: StepperFactory | None = None if sampler is None else sampler_factory(sampler)
+    if approximation is not None:
+        if sampler is not None or init is not None or chains not in (None, 1):
+            raise ValueError(f"{store.name} is a fit, not a run: it has an optimizer. Leave out sampler=, init= and chains=.")
+        _check_fit(store, approximation, before, steps)
+        objective = approximation.objective(posterior)
+        given = None if optimizer is None else OptimizerFactory(optimizer)
+    elif optimizer is not None:
+        raise ValueError(f"{store.name} is a run, not a fit: it has a sampler. Leave out optimizer=….")
+    batches = as_batches(data, settings.batch_size, settings.seed, device_of(posterior))
+    checks.check_same(store, objective, original, batches)
+    checks.check_same_sampler(store, given, schedule)
+    make_scheduler = schedule or (None if manifest["schedule"] is False else _known(store, "schedule"))
+    engine = Engine(objective, batches, given or _known(store, "sampler"), make_scheduler, settings, place)
+    try:
+        if approximation is None:
+            checks.check_sampler(engine.probe, original, settings, make_scheduler, batches, place, store.path)
+        else:
+            checks.check_schedule(make_scheduler, engine.probe, settings, batches)
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise RunError(
+            f"The sampler or the schedule of {store.name} can't be made with its options: {error}."
+        ) from error
+    checks.refuse_if_too_large(store, settings)
+    load_tensors(original, store.fixed())
+    if original is not posterior:
+        load_tensors(posterior, store.fixed())
+    starts = {chain: starting_weights(init, chain, original) for chain in range(before.chains, settings.chains)}
+    here = environment(device_of(original)) | {"replicas": place.mesh.data}
+    checks.warn_of_differences(manifest["environment"], here, batches)
+    predictor = Predictor(original.model, original.likelihood)
+
+    def amend(store: SampleStore) -> None:
+        store.refresh()  # another process may have written since
+        if starts:
+            store.drop_checkpoints(starts)  # of an attempt to add chains that failed
+            engine.save_starts(store, starts)
+        store.manifest["settings"] = asdict(settings)
+        store.manifest["resumed"].append({"at": timestamp(), "environment": here})
+        store.write_manifest()
+
+    with checks.preserve_rng_state(), held(place, settings.chains, lambda: store, amend) as store:
+        engine.run(store, callbacks, progress, interval)
+    if not place.alone:
+        place.wait_for_all()
+        store.refresh()
+    return Run(store, predictor) if approximation is None else finished_fit(store, predictor, original, data)
+
+
+def _store_of(run: str | Path | Run | Fit) -> SampleStore:
+    """Where the run is; what is on disk is read again, since another process may have changed it."""
+    if isinstance(run, Run | Fit):
+        return run.store if run.path is None else DirectoryStore.open(run.path)
+    if not isinstance(run, str | Path):
+        raise ValueError(f"Give the directory of the run, or a run in memory; given {type(run).__name__}.")
+    return DirectoryStore.open(run)
+
+
+def finished_fit(store: SampleStore, predictor: Predictor, posterior: Posterior, data: Any) -> Fit:
+    """The fit in a store, with the BatchNorm statistics of its draws."""
+    fit = Fit(store, predictor)
+    if fit.manifest["buffers"]:
+        fit.reestimate(posterior, data)
+    return fit
+
+
+def read_settings(store: SampleStore) -> RunSettings:
+    """The settings in a manifest, which may have been written by anyone."""
+    try:
+        settings = RunSettings(**store.manifest["settings"])
+        if settings.mode not in ("vectorised", "sequential"):
+            raise ValueError(f"mode={settings.mode!r}")
+        if settings.autocast is not None:
+            dtype_of(settings.autocast)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"The manifest of {store.name} has no valid settings: {error}") from None
+    return settings
+
+
+def _extended(settings: RunSettings, steps: int | None, chains: int | None) -> RunSettings:
+    for name, value in (("steps", steps), ("chains", chains)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ValueError(f"{name} must be an integer, the new total, or be left out; given {name}={value!r}.")
+    if chains is not None and chains < settings.chains:
+        raise ValueError(f"chains can't shrink: the run has {settings.chains}, given chains={chains}.")
+    if steps is not None and steps < settings.steps:
+        raise ValueError(
+            f"steps is the new total and can't shrink: {settings.steps} were planned, given steps={steps}."
+        )
+    return replace(settings, steps=steps or settings.steps, chains=chains or settings.chains)
+
+
+def _check_fit(store: SampleStore, approximation: Approximation, settings: RunSettings, steps: int | None) -> None:
+    """A Laplace approximation takes no steps; of a variational fit the last step has to be a snapshot."""
+    if isinstance(approximation, Laplace):
+        raise RunError(f"{store.name} is a Laplace approximation, which is complete: there is nothing to continue.")
+    if isinstance(approximation, Family) and steps and not settings.saves(steps):
+        fitting = steps + (settings.phase - steps) % settings.thin
+        raise ValueError(
+            f"steps={steps} would end between two snapshots, {settings.thin} apart; write steps={fitting}."
+        )
+
+
+def _known(store: SampleStore, what: str) -> Callable[..., Any]:
+    """The factory that the manifest names."""
+    if store.manifest[what] is None:
+        raise RunError(
+            f"The {what} of {store.name} was not serializable; give it again: lv.resume({store.name!r}, posterior, data, "
+            f"{what}=…)."
+        )
+    try:
+        return read_recipe(store.manifest[what])
+    except ValueError as error:
+        raise RunError(f"The {what} of {store.name} is not known: {error}") from None

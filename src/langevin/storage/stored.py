@@ -1,0 +1,154 @@
+"""Stored samples as a sequence: read when they are asked for, checked to be finite, with what was recorded beside them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from torch import Tensor
+
+from langevin.errors import NonFiniteSampleError
+from langevin.storage.base import Record, SampleStore
+
+Weights = dict[str, Tensor]
+_CACHED = 1 << 22  # numbers in all samples together, up to which they are kept in memory
+
+
+class StoredSamples(Sequence[Weights]):
+    """Some samples of a store, chain after chain; `samples[0]` maps names to tensors, a slice is of the same kind.
+
+    A sample with a number that is not finite is found when it is read, and left out with a warning.
+    """
+
+    def __init__(
+        self,
+        store: SampleStore,
+        records: Sequence[Record] | None = None,
+        *,
+        excluded: dict[tuple[int, int], str] | None = None,
+    ) -> None:
+        self.store = store
+        self._all = list(store.records() if records is None else records)
+        self._cache: tuple[int, list[Weights]] | None = None
+        self._finite: set[tuple[int, int]] = set()  # (chain, step) of samples that were looked at
+        self._excluded = {} if excluded is None else excluded  # (chain, step) of samples that are not finite, and why
+
+    @property
+    def records(self) -> list[Record]:
+        """The samples that count."""
+        return [r for r in self._all if (r.chain, r.step) not in self._excluded] if self._excluded else self._all
+
+    @property
+    def chains(self) -> list[int]:
+        """The numbers of the chains that have samples."""
+        return sorted({record.chain for record in self.records})
+
+    @property
+    def steps(self) -> list[int]:
+        """The step at which each sample was taken."""
+        return [record.step for record in self.records]
+
+    @property
+    def corrupted(self) -> dict[str, str]:
+        """Files, and samples in them, that are not usable, and why."""
+        found = {str(path): why for path, why in self.store.corrupted.items()}
+        for record in self._all:
+            if why := self._excluded.get((record.chain, record.step)):
+                where = str(record.path or self.store.name)
+                found[where] = f"{found[where]}; {why}" if where in found else why
+        return found
+
+    @property
+    def traces(self) -> list[str]:
+        """The names that `trace` knows."""
+        return list(dict.fromkeys(name for record in self.records for name in record.stats))
+
+    def trace(self, name: str) -> dict[int, list[float]]:
+        """What was recorded with the samples of each chain; nan where nothing was."""
+        if self.records and name not in self.traces:
+            raise ValueError(f"{name!r} was not recorded in this run; there are {self.traces}.")
+        return {c: [r.stats.get(name, math.nan) for r in self.records if r.chain == c] for c in self.chains}
+
+    def of_chain(self, number: int) -> StoredSamples:
+        """Those of one chain."""
+        if number not in self.chains:
+            raise IndexError(f"The run has the chains {self.chains}, not {number}.")
+        return self._some([record for record in self.records if record.chain == number])
+
+    def _some(self, records: list[Record]) -> StoredSamples:
+        return StoredSamples(self.store, records, excluded=self._excluded)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Weights: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> StoredSamples: ...
+
+    def __getitem__(self, index: int | slice) -> Weights | StoredSamples:
+        if isinstance(index, slice):
+            return self._some(self.records[index])
+        return self._read(self.records[index])
+
+    def __iter__(self) -> Iterator[Weights]:
+        return self._each(self.records)
+
+    def stacks(self, size: int) -> Iterator[Weights]:
+        """All samples, up to `size` at a time, stacked along a first axis; faster than one by one.
+
+        Few samples of a small network are read once and kept in memory.
+        """
+        if sum(math.prod(spec["shape"]) for spec in self.store.manifest["tensors"].values()) * len(self) > _CACHED:
+            yield from self._read_stacks(size)
+            return
+        cache = self._cache  # another thread may replace it
+        if cache is None or cache[0] != size:
+            cache = self._cache = size, list(self._read_stacks(size))
+        yield from cache[1]
+
+    def check(self) -> dict[str, str]:
+        """Read every sample once, so that those with NaN or infinity are left out; what is corrupted."""
+        for _ in self.stacks(64):
+            pass
+        return self.corrupted
+
+    def _read_stacks(self, size: int) -> Iterator[Weights]:
+        records = self.records
+        while records:
+            count = 1
+            while (
+                count < min(size, len(records))
+                and records[count].path == records[0].path
+                and records[count].chain == records[0].chain
+                and records[count].row == records[count - 1].row + 1
+            ):
+                count += 1
+            stack, places = self.store.read_rows(records[:count]), {(r.chain, r.step) for r in records[:count]}
+            if places <= self._finite or all(bool(t.isfinite().all()) for t in stack.values() if t.is_floating_point()):
+                self._finite |= places
+                yield stack
+            else:
+                yield from ({name: t[None] for name, t in s.items()} for s in self._each(records[:count]))
+            records = records[count:]
+
+    def _each(self, records: list[Record]) -> Iterator[Weights]:
+        for record in records:
+            try:
+                yield self._read(record)
+            except NonFiniteSampleError as error:
+                self._excluded[record.chain, record.step] = str(error)
+                self._cache = None
+                warnings.warn(f"{record.path or self.store.name}: {error}; it is left out.", stacklevel=2)
+
+    def _read(self, record: Record) -> Weights:
+        sample = self.store.read(record)
+        for name, tensor in sample.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise NonFiniteSampleError(
+                    f"the sample of chain {record.chain} at step {record.step} has NaN or infinity in {name}"
+                )
+        return sample
