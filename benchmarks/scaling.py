@@ -6,6 +6,7 @@ What two processes cost and save here, which faults were survived, and the arith
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from langevin.inference.callbacks import StepInfo
-from langevin.inference.checks import human_size
 
 CASES = {"one process, one chain": (1, 1, 1), "two processes, a chain each": (2, 2, 1), "two, one chain": (2, 1, 2)}
 RESNET = 25_558_032  # parameters of ResNet++-50
@@ -66,14 +66,14 @@ def arithmetic() -> list[tuple[str, str, str]]:
     samples = CHAINS * SAMPLES
     return [
         ("mesh", f"chains={CHAINS},data={replicas}", f"{GPUS} GPUs / {CHAINS} chains"),
-        ("weights of a chain", human_size(weights), f"4 bytes × {RESNET:,}"),
-        ("sent and received by a GPU per step", human_size(sent), "2(D−1)/D × weights, all-reduce in a ring of D = 4"),
+        ("weights of a chain", _size(weights), f"4 bytes × {RESNET:,}"),
+        ("sent and received by a GPU per step", _size(sent), "2(D−1)/D × weights, all-reduce in a ring of D = 4"),
         ("the same at 25 GB/s (200 Gbit/s network)", f"{sent / 25e9 * 1e3:.1f} ms", "hidden behind the backward pass"),
         ("between chains", "nothing", "they share a directory, no message"),
         ("besides, per step", "8 bytes", "loss and the wish to stop; a hash of 8 bytes when a sample is kept"),
-        ("samples on the disk", human_size(samples * weights), f"{CHAINS} chains × {SAMPLES} samples"),
-        ("with float16=True", human_size(samples * weights / 2), "half"),
-        ("checkpoints (SGHMC)", human_size(CHAINS * 3 * weights), "weights, momentum, mean for the temperature"),
+        ("samples on the disk", _size(samples * weights), f"{CHAINS} chains × {SAMPLES} samples"),
+        ("with sample_dtype=torch.float16", _size(samples * weights / 2), "half"),
+        ("checkpoints (SGHMC)", _size(CHAINS * 3 * weights), "weights, momentum, mean for the temperature"),
         ("prediction for one image", f"{samples * FLOPS / 1e12:.1f} TFLOP", f"{samples} forward passes of 4.1 GFLOP"),
         ("with 30 of the samples", f"{30 * FLOPS / 1e12:.2f} TFLOP", "every 53rd"),
         ("reading all samples once, at 2 GB/s", f"{samples * weights / 2e9:.0f} s", "per call of predict, whatever x"),
@@ -139,6 +139,12 @@ def _work(out: str, chains: str, mesh: str, steps: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         gaps = [b - a for a, b in pairwise(times)]
         Path(out).write_text(str(statistics.median(gaps) * 1e3))
+
+
+def _size(size: float) -> str:
+    """A number of bytes to three digits: 164 GB."""
+    power = int(math.log10(size) / 3)
+    return f"{size / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

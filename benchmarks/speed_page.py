@@ -51,11 +51,7 @@ def renewed(text: str, results: dict[str, Any]) -> str:
 
 def tables(results: dict[str, Any]) -> str:
     """The tables, which the documentation contains too."""
-    parts = [_steps(results["steps"])]
-    for name, make in _SECTIONS.items():
-        if results.get(name):
-            parts.append(make(results[name]))
-    return "\n".join(parts)
+    return "\n".join(make(results[name]) for name, make in _SECTIONS.items() if results.get(name))
 
 
 def _steps(rows: list[dict[str, Any]]) -> str:
@@ -160,6 +156,7 @@ def _start(row: dict[str, Any]) -> str:
 
 
 _SECTIONS: dict[str, Callable[[Any], str]] = {
+    "steps": _steps,
     "parts": _parts,
     "kfac": _kfac,
     "chains": _chains,

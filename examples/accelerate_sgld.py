@@ -1,11 +1,12 @@
 """SGLD under Accelerate: `prepare` wraps the posterior, the sampler and the loader as it wraps any model's.
 
-python examples/accelerate_sgld.py          or: accelerate launch examples/accelerate_sgld.py
+    python examples/accelerate_sgld.py          or: accelerate launch examples/accelerate_sgld.py
+
+A recorder collects the weights after burn-in; what it recorded is a run, with predictions and diagnostics.
 """
 
 from __future__ import annotations
 
-import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,28 +18,33 @@ def main(steps: int = 3000, burn_in: int = 1000, thin: int = 50) -> float:
     accelerator = Accelerator()
     train, (x, y) = lv.data.digits("train").tensors, lv.data.digits("test").tensors
     posterior = lv.Posterior(
-        lv.models.MLP(64, 10, widths=(50,)), lv.Categorical(), lv.Gaussian(std=1.0), num_data=len(train[0])
+        lv.models.MLP(64, 10, widths=(50,)),
+        lv.likelihoods.Categorical(),
+        lv.priors.Gaussian(std=1.0),
+        num_data=len(train[0]),
     )
     sampler = lv.SGLD(posterior.parameters(), lr=0.1, num_data=len(train[0]), seed=0)
     loader = DataLoader(TensorDataset(*train), batch_size=64, shuffle=True)
-    posterior, sampler, loader = accelerator.prepare(posterior, sampler, loader)
+    wrapped, optimizer, loader = accelerator.prepare(posterior, sampler, loader)
+    recorder = lv.Recorder(posterior, sampler)  # of the objects themselves, not of what wraps them
 
-    total, kept, step = torch.zeros(len(y), 10), 0, 0
+    step = 0
     while step < steps:
         for batch in loader:
-            sampler.zero_grad()
-            accelerator.backward(posterior(*batch))  # posterior(x, y) is its loss
-            sampler.step()
+            optimizer.zero_grad()
+            loss = wrapped(*batch)  # a posterior's forward(x, y) is its loss
+            accelerator.backward(loss)
+            optimizer.step()
             step += 1
             if step > burn_in and step % thin == 0:
-                with torch.no_grad():
-                    model = accelerator.unwrap_model(posterior).model
-                    total += model(x.to(accelerator.device)).softmax(1).cpu()
-                kept += 1
+                recorder.record(step, loss=float(loss.detach()))
             if step == steps:
                 break
-    accuracy = float((total.argmax(1) == y).float().mean())
-    accelerator.print(f"{kept} samples, accuracy {accuracy:.1%}")
+
+    run = recorder.run()
+    prediction = run.predict(x)
+    accuracy = float((prediction.labels.cpu() == y).float().mean())
+    accelerator.print(f"{run}: accuracy {accuracy:.1%}, mean confidence {prediction.confidence.mean():.1%}")
     return accuracy
 
 

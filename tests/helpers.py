@@ -22,7 +22,9 @@ def toy_model(classes=3):
 
 
 def toy_posterior(model=None, n=60, **options):
-    return lv.Posterior(model or toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, **options)
+    return lv.Posterior(
+        model or toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, **options
+    )
 
 
 def samples_of(run):

@@ -33,7 +33,7 @@ _LATER = {  # names that are imported when they are first asked for: what they n
     "distill": "langevin.ensembles.distill",
     "evaluate": "langevin.report",
     "find_lr": "langevin.inference.find_lr",
-    "load": "langevin.load",
+    "load": "langevin.loading",
 }
 _MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 

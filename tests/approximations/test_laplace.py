@@ -25,7 +25,7 @@ def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
     problem = conjugate()
     q = laplace(
         problem.posterior(), (problem.x, problem.y), structure, temperature=temperature, batch_size=7
-    ).approximation
+    ).distribution
     torch.testing.assert_close(q.mean["weight"].flatten(), problem.mean, atol=1e-4, rtol=0)
     torch.testing.assert_close(q.covariance(), temperature * problem.covariance, rtol=1e-8, atol=0)
     exact = torch.distributions.MultivariateNormal(problem.mean, temperature * problem.covariance)
@@ -37,7 +37,7 @@ def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
 
 def test_its_diagonal_is_the_inverse_of_the_precisions():
     problem = conjugate()
-    q = laplace(problem.posterior(), (problem.x, problem.y), "diagonal", batch_size=9).approximation
+    q = laplace(problem.posterior(), (problem.x, problem.y), "diagonal", batch_size=9).distribution
     torch.testing.assert_close(q.variance["weight"].flatten(), 1 / problem.precision.diag())
 
 
@@ -47,7 +47,7 @@ def test_bias_and_weights_with_priors_of_their_own_and_a_weight_of_the_likelihoo
     model = nn.Linear(3, 1).double()
     prior = {"bias": lv.priors.Gaussian(0.3), "*": lv.priors.Gaussian(PRIOR)}
     posterior = lv.Posterior(model, lv.likelihoods.Gaussian(NOISE), prior, num_data=problem.num_data, weight=0.4)
-    q = laplace(posterior, (problem.x, problem.y), structure).approximation
+    q = laplace(posterior, (problem.x, problem.y), structure).distribution
     features = torch.cat([problem.x, torch.ones(problem.num_data, 1)], dim=1)
     precision = 0.4 * features.T @ features / NOISE**2 + torch.tensor([PRIOR**-2] * 3 + [0.3**-2]).double().diag()
     if structure == "diagonal":
@@ -83,8 +83,8 @@ def test_of_a_linear_classifier_it_is_the_hessian(structure):
 def test_other_fishers_agree_in_the_mean_and_in_their_diagonals(structure, fisher):
     problem = conjugate(n=4000)
     posterior = problem.posterior()
-    q = laplace(posterior, (problem.x, problem.y), structure, fisher=fisher).approximation
-    exact = laplace(posterior, (problem.x, problem.y), structure).approximation
+    q = laplace(posterior, (problem.x, problem.y), structure, fisher=fisher).distribution
+    exact = laplace(posterior, (problem.x, problem.y), structure).distribution
     # the labels' noise: a relative error of √(2/N) for each entry of the precision
     ratio = q.covariance().diag() / exact.covariance().diag()
     assert float((ratio - 1).abs().max()) < 5 * math.sqrt(2 / 4000) * (1 if structure == "diagonal" else 3)
@@ -108,8 +108,8 @@ def test_a_network_with_layers_of_several_kinds(tmp_path):
     posterior = lv.Posterior(Mixed(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=30)
     mode = dict(posterior.model.state_dict())
     found = {s: laplace(posterior, (x, y), s, init=mode, batch_size=11) for s in STRUCTURES}
-    full, diagonal = found["full"].approximation.covariance(), found["diagonal"].approximation
-    q = found["kfac"].approximation
+    full, diagonal = found["full"].distribution.covariance(), found["diagonal"].distribution
+    q = found["kfac"].distribution
     assert list(q.blocks) == ["conv", "out"]
     precision = torch.linalg.inv(full.double()).diag()
     torch.testing.assert_close(diagonal.covariance().diag().double(), 1 / precision, rtol=1e-3, atol=0)
@@ -140,17 +140,19 @@ def test_it_looks_like_a_run(structure, tmp_path):
         float(functional_call(toy_posterior(), {f"model.{n}": t for n, t in mode.items()}, (x, y))), rel=1e-4
     )
     assert "ritter" in lv.cite(found)
-    with pytest.raises(lv.RunError, match="nothing to go on with"):
+    with pytest.raises(lv.RunError, match="nothing to continue"):
         lv.resume(tmp_path / "f", toy_posterior(), (x, y))
 
 
 def test_sampled_noise_needs_a_fisher_of_labels():
     x = torch.randn(40, 2)
-    posterior = lv.Posterior(nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=40)
+    posterior = lv.Posterior(
+        nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=40
+    )
     data = x, x.sum(1, keepdim=True) + 0.5 * torch.randn(40, 1)
     with pytest.raises(ValueError, match="mc"):
         laplace(posterior, data, "kfac")
-    q = laplace(posterior, data, "kfac", fisher="mc").approximation
+    q = laplace(posterior, data, "kfac", fisher="mc").distribution
     assert 0.3 < float(q.variance["likelihood.log_std"]) * 2 * 40 < 3  # about 1/(2N)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import langevin as lv
 from langevin.cli.main import COMMANDS, app
-from langevin.load import load  # `lv.load` is the module once it was imported
 from langevin.models import MLP
 from tests.cli.command import QUICK, forget_modules, langevin
 
@@ -64,8 +63,8 @@ def test_sample_status_resume_cite(tmp_path):
     assert "last heartbeat" in said
     assert said.splitlines()[-1].split()[:4] == ["0", "60", "60", "4"]
     assert "6 samples in" in langevin("resume", run, "--steps", "80")
-    assert len(load(run, MLP(64, 10, widths=(8,)))) == 6
-    assert len(load(run)) == 6  # it knows its model by name
+    assert len(lv.load(run, MLP(64, 10, widths=(8,)))) == 6
+    assert len(lv.load(run)) == 6  # it knows its model by name
     assert lv.cite("sgld").strip() == langevin("cite", run).strip()
     assert "6 intact samples, 0 problems" in langevin("verify", run)
     again = langevin("sample", *QUICK, "--out", run, code=2)
@@ -96,7 +95,7 @@ def test_likelihood_and_prior_by_name_with_options(tmp_path):
     assert manifest["prior"] == "StudentT(df=4, scale=0.5)"
     assert manifest["likelihood"]["name"] == "Categorical"
     assert "6 samples in" in langevin("resume", tmp_path / "run", "--steps", "80")  # with the same posterior
-    assert load(tmp_path / "run").predict(lv.data.digits("test").tensors[0]).probs.shape == (360, 10)
+    assert lv.load(tmp_path / "run").predict(lv.data.digits("test").tensors[0]).probs.shape == (360, 10)
 
 
 def test_the_default_prior_is_that_of_the_library(tmp_path):

@@ -104,6 +104,14 @@ def test_a_cuda_device_that_is_not_there_is_refused(device):
     assert f"--device {device}: torch finds no CUDA device here" in langevin("resume", "x", "--device", device, code=2)
 
 
+def test_a_cuda_device_beyond_those_that_are_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert "--device cuda:2: there are 2 CUDA devices, cuda:0 to cuda:1" in langevin(
+        *START, "--device", "cuda:2", code=2
+    )
+
+
 def test_places_that_can_not_be_written_are_refused_before_anything_is_computed(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     said = langevin(*START[:5], "--out", "file/run", "--lr", "0.1", code=2)

@@ -3,7 +3,6 @@
 import pytest
 
 import langevin as lv
-from langevin.load import load
 from tests.cli.command import DIGITS, langevin
 
 START = ["fit", "--model", "mlp", "--data", "digits", "--out", "x"]
@@ -20,7 +19,7 @@ def test_fit_status_resume_cite_and_init(tmp_path):
         *("--optimizer", "SGD", "--optimizer-option", "nesterov=true"),
     )
     assert "after 3 snapshots" in said
-    found = load(second)
+    found = lv.load(second)
     assert found.approximation == lv.HWA(cycle=20, low=0.001, family=lv.LowRank())
     assert found.manifest["sampler"]["options"] == {"momentum": 0.9, "lr": 0.01, "nesterov": True}
     assert found.predict(lv.data.digits("test").tensors[0]).probs.shape == (360, 10)
@@ -38,8 +37,8 @@ def test_laplace(tmp_path):
     assert "Laplace(structure='diagonal'" in langevin(
         "fit", "--method", "laplace", *where, *prior, "--method-option", "structure=diagonal"
     )
-    assert len(load(tmp_path / "r")) == 30
-    assert load(tmp_path / "r").manifest["prior"] == "Gaussian(std=1)"
+    assert len(lv.load(tmp_path / "r")) == 30
+    assert lv.load(tmp_path / "r").manifest["prior"] == "Gaussian(std=1)"
     assert "0 problems" in langevin("verify", tmp_path / "r")  # it has no checkpoint, and needs none
     assert "nothing to continue" in langevin("resume", tmp_path / "r", code=2)
 
@@ -47,7 +46,7 @@ def test_laplace(tmp_path):
 def test_swa_averages_the_iterates_of_sgd(tmp_path):
     words = ["--lr", "0.01", "--steps", "40", "--method", "swa", "--method-option", "cycle=10"]
     langevin("fit", "--out", tmp_path / "r", *DIGITS, *words)
-    assert load(tmp_path / "r").manifest["sampler"]["name"] == "torch.optim.SGD"
+    assert lv.load(tmp_path / "r").manifest["sampler"]["name"] == "torch.optim.SGD"
 
 
 @pytest.mark.parametrize(

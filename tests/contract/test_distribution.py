@@ -208,7 +208,9 @@ def test_conjugate_regression_for_samplers_that_look_at_layers(name, temperature
     """A linear layer with many outputs is as many independent regressions: each row is a replicate of one posterior."""
     rows, n, std = 64, 40, 1.0
     generator = torch.Generator().manual_seed(7)
-    x = torch.randn(n, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 3.0]) + torch.tensor([0.5, 0.0])
+    x = torch.randn(n, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 3.0]) + torch.tensor(
+        [0.5, 0.0]
+    )
     truth = torch.randn(3, rows, generator=generator, dtype=torch.float64)
     design = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], dim=1)
     y = design @ truth + std * torch.randn(n, rows, generator=generator, dtype=torch.float64)

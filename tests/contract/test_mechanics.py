@@ -120,7 +120,9 @@ def test_noise_differs_by_seed_chain_and_step_and_is_scaled_by_the_temperature(n
     assert not any(equal(ends["a"], ends[key]) for key in ("seed", "chain", "hot"))
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].optimizer_at_zero is not Sampler.optimizer_at_zero])
+@pytest.mark.parametrize(
+    "name", [n for n in ELEMENTWISE if SAMPLERS[n].optimizer_at_zero is not Sampler.optimizer_at_zero]
+)
 def test_at_zero_temperature_it_is_its_optimizer(name):
     method = SAMPLERS[name]
     ours, theirs = parameters(torch.float64), parameters(torch.float64)
@@ -159,7 +161,9 @@ def test_data_twice_at_half_weight_is_the_same_path(name):
         torch.manual_seed(7)
         model = torch.nn.Linear(4, 3).double()
         n = 30 * copies
-        posterior = lv.Posterior(model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, weight=1 / copies)
+        posterior = lv.Posterior(
+            model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, weight=1 / copies
+        )
         lr = 0.05 * limit(method, 1.0 / copies, num_data=n)
         scaled = {"eps": 1e-5 / copies} if name == "psgld" else {}  # a gradient's size
         sampler = method(posterior.parameters(), lr=lr, num_data=n, seed=3, **scaled)
@@ -250,9 +254,7 @@ def test_the_learning_rate_of_the_step_is_the_one_that_acts():
 )
 def test_bad_input_is_refused(name, options, words):
     with pytest.raises(ValueError, match=words):
-        SAMPLERS[name](
-            [torch.nn.Parameter(torch.zeros(2, 2))], **{"lr": 0.1, "num_data": 10, "seed": 0, **options}
-        )
+        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2, 2))], **{"lr": 0.1, "num_data": 10, "seed": 0, **options})
 
 
 @pytest.mark.parametrize("name", ALL)

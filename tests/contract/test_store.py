@@ -43,7 +43,11 @@ def store(make, kind):
 
 
 def sample(value):
-    return {"w": torch.full((3,), value, dtype=torch.float64), "b": torch.tensor(value), "count": torch.tensor([7, 2**40])}
+    return {
+        "w": torch.full((3,), value, dtype=torch.float64),
+        "b": torch.tensor(value),
+        "count": torch.tensor([7, 2**40]),
+    }
 
 
 def values_in(store, chain=None):
@@ -59,7 +63,11 @@ def checkpoint(step, value=None, **values):
 
 
 def test_read_gives_back_what_add_was_given(store):
-    given = {"w": torch.tensor([1 / 3, -0.0, 1e-300], dtype=torch.float64), "b": torch.tensor(0.1), "count": torch.tensor([3, 2**60])}
+    given = {
+        "w": torch.tensor([1 / 3, -0.0, 1e-300], dtype=torch.float64),
+        "b": torch.tensor(0.1),
+        "count": torch.tensor([3, 2**60]),
+    }
     store.add(2, 5, given, {"loss": 0.25, "temperature": math.nan})
     store.flush()
     (record,) = store.records()

@@ -72,7 +72,9 @@ def test_unit_direction_energy():
     assert float(lv.priors.UnitDirection().log_prob(phi)) == pytest.approx(-1.5 * 9)
 
 
-@pytest.mark.parametrize("prior", [lv.priors.Laplace(), lv.priors.GroupLaplace(), lv.priors.UnitDirection(), lv.priors.StudentT()])
+@pytest.mark.parametrize(
+    "prior", [lv.priors.Laplace(), lv.priors.GroupLaplace(), lv.priors.UnitDirection(), lv.priors.StudentT()]
+)
 def test_gradients_are_finite_where_a_prior_is_not_smooth(prior):
     w = torch.zeros(3, 4, requires_grad=True)
     prior.log_prob(w).backward()
@@ -110,7 +112,9 @@ def test_categorical_and_bernoulli_and_gaussian_log_probabilities():
 
 
 def test_sampled_noise_belongs_to_the_posterior_not_to_the_model():
-    posterior = lv.Posterior(nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=5)
+    posterior = lv.Posterior(
+        nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=5
+    )
     assert "likelihood.log_std" in posterior.trainable_parameters()
     assert len(list(posterior.model.parameters())) == 2
     x, y = torch.randn(5, 2), torch.randn(5)  # a target of shape (5,) beside outputs (5, 1) must not broadcast
@@ -189,7 +193,12 @@ def test_num_data_has_no_default():
 @pytest.mark.parametrize(
     ("likelihood", "output", "target", "words"),
     [
-        (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.tensor([0, 1, 5, 2]), "labels must lie in 0 … 2; found label 5"),
+        (
+            lv.likelihoods.Categorical(),
+            torch.zeros(4, 3),
+            torch.tensor([0, 1, 5, 2]),
+            "labels must lie in 0 … 2; found label 5",
+        ),
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.tensor([0, -100, 1, 2]), "found label -100"),
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4, 3), "integer class labels"),
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4), "integer class labels"),
@@ -226,7 +235,9 @@ def test_priors_for_models():
     net = lv.models.make("resnet++", depth=8, width=4)
     prior = lv.priors.default(net)
     for name, _ in net.named_parameters():
-        kind = {"scale": lv.priors.GroupLaplace(5.0), "direction": lv.priors.UnitDirection()}.get(name.rpartition(".")[2])
+        kind = {"scale": lv.priors.GroupLaplace(5.0), "direction": lv.priors.UnitDirection()}.get(
+            name.rpartition(".")[2]
+        )
         assert prior.for_parameter(name) == (kind or lv.priors.Gaussian(1.0)), name
     assert lv.priors.resnetpp(b=2.0).for_parameter("x.scale") == lv.priors.GroupLaplace(2.0)
     prior = lv.priors.default(lv.models.LeNet5())

@@ -13,7 +13,9 @@ def regression(scales, n=200, turned=False):
     x = torch.linalg.qr(torch.randn(n, len(scales), dtype=torch.float64)).Q * math.sqrt(n) * torch.tensor(scales)
     if turned:
         x = x @ torch.linalg.qr(torch.randn(len(scales), len(scales), dtype=torch.float64)).Q
-    posterior = lv.Posterior(nn.Linear(len(scales), 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n)
+    posterior = lv.Posterior(
+        nn.Linear(len(scales), 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n
+    )
     return posterior, (x.float(), (x @ torch.ones(len(scales), 1).double()).float())
 
 

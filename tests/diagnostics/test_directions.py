@@ -13,7 +13,9 @@ def target(n=50):
     """Regression whose posterior is a Gaussian with a soft direction, (1, 1)/√2, that is no axis."""
     turn = torch.tensor([[1.0, 1.0], [-1.0, 1.0]]) / math.sqrt(2)
     x = torch.linalg.qr(torch.randn(n, 2)).Q * math.sqrt(n) @ torch.diag(torch.tensor([0.2, 1.0])) @ turn
-    posterior = lv.Posterior(nn.Linear(2, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n)
+    posterior = lv.Posterior(
+        nn.Linear(2, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n
+    )
     precision = (x.T @ x + torch.eye(2)).double()
     mean = torch.linalg.solve(precision, (x.T @ (x @ torch.ones(2))).double())
     return posterior, (x, x @ torch.ones(2, 1)), mean, precision

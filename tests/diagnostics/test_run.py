@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,10 +97,10 @@ def test_kinetic_and_thermostat_are_noted_as_the_sampler_has_them(sampler, speed
     assert {"loss", "lr", "temperature", "temperature/0.weight"} <= set(run.traces)
 
 
-def test_what_was_not_noted_is_said(run):
+def test_a_statistic_that_was_not_recorded_is_refused(run):
     assert math.isnan(run.kinetic_temperature().mean)
     assert run.target_temperature == 1.0
-    with pytest.raises(ValueError, match="'kinetic' was not noted in this run; there are"):
+    with pytest.raises(ValueError, match="'kinetic' was not recorded in this run; there are"):
         run.trace("kinetic")
     sgd = draw(toy_posterior(), toy_data(), partial(lv.SGD, lr=0.1), steps=4, burn_in=0, thin=1)
     assert math.isnan(sgd.target_temperature)
@@ -140,9 +141,8 @@ def test_mixing_in_weight_space_and_in_function_space(run):
 
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):
     """The hidden units of one chain in another order: the same functions."""
-    from langevin.ensembles.run import _outputs
-
     from langevin.diagnostics.convergence import weight_convergence
+    from langevin.ensembles.run import _outputs
 
     permutation = torch.tensor([4, 2, 0, 1, 3])
     chain = list(run.chain(0))
@@ -156,7 +156,8 @@ def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run)
         for s in chain
     ]
     assert weight_convergence([chain, permuted], subset=20).worst_rhat > 1.3
-    outputs = [_outputs(run._predictor.predict(c, toy_data()[0][:2], samples=True)) for c in (chain, permuted)]
+    ensembles = [lv.Ensemble.from_weights(toy_model(), lv.likelihoods.Categorical(), c) for c in (chain, permuted)]
+    outputs = [_outputs(e.predict(toy_data()[0][:2], samples=True)) for e in ensembles]
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
 
 
@@ -225,16 +226,19 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
     run = lv.load(tmp_path / "r", toy_model())
     assert len(run) == 16
     with pytest.warns(UserWarning, match="chain 0 at step 50 has NaN or infinity in 2.bias; it is left out"):
-        damaged = run.check()
-    ((path, why),) = damaged.items()
-    assert path.parent.name == "chain-0000"
+        corrupted = run.check()
+    ((path, why),) = corrupted.items()
+    assert Path(path).parent.name == "chain-0000"
     assert "chain 0 at step 50 has NaN or infinity in 2.bias" in why
     assert len(run) == 15
     assert 50 not in run.chain(0).steps
     for c, kept in ((0, [v for i, v in enumerate(notes[0]) if i != 2]), (1, notes[1])):
         assert run.trace("loss")[c] == pytest.approx(kept, rel=1e-5)
     x = toy_data()[0]
-    torch.testing.assert_close(run.predict(x).probs, whole._predictor.predict(expected, x).probs)
+    torch.testing.assert_close(
+        run.predict(x).probs,
+        lv.Ensemble.from_weights(toy_model(), lv.likelihoods.Categorical(), expected).predict(x).probs,
+    )
     assert run.convergence(subset=5).draws == 7
     assert run.to_arviz().posterior.sizes["draw"] == 7
     assert np.isfinite(run.to_arviz().posterior["2.bias"].values).all()

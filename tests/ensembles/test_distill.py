@@ -88,7 +88,7 @@ def test_two_classes_by_one_logit():
     x = torch.randn(100, 2)
     teacher = Says(lambda x: classes(torch.stack([1 - x[:, 0].sigmoid(), x[:, 0].sigmoid()], 1)))
     distilled = lv.distill(teacher, nn.Linear(2, 1), x, steps=800, lr=0.05)
-    assert isinstance(distilled._predictor.likelihood, Bernoulli)
+    assert isinstance(distilled.predictors[0][0].likelihood, Bernoulli)
     torch.testing.assert_close(distilled.predict(x).probs, teacher.predict(x).probs, atol=5e-3, rtol=0)
 
 

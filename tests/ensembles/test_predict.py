@@ -60,8 +60,8 @@ def test_certain_probabilities_have_no_entropy():
         def forward(self, x):
             return torch.tensor([[1e4, 0.0]]).expand(len(x), 2) + 0 * self.w
 
-    predictor = Predictor(Certain(), lv.likelihoods.Categorical())
-    prediction = predictor.predict([{"w": torch.zeros(1)}], torch.zeros(3, 1))
+    ensemble = lv.Ensemble.from_weights(Certain(), lv.likelihoods.Categorical(), [{"w": torch.zeros(1)}])
+    prediction = ensemble.predict(torch.zeros(3, 1))
     assert torch.equal(prediction.entropy, torch.zeros(3))
 
 
@@ -69,7 +69,9 @@ def test_certain_probabilities_have_no_entropy():
 def test_regression_variance_is_noise_plus_spread(sampled):
     x, _ = toy_data()
     y = x.sum(1, keepdim=True)
-    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=sampled), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(
+        nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=sampled), lv.priors.Gaussian(), num_data=60
+    )
     run = draw(posterior, (x, y), partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4)
     means = torch.stack([x @ s["weight"].T + s["bias"] for s in run])
     noises = torch.stack([s["likelihood.log_std"].exp() if sampled else torch.tensor(0.5) for s in run])
@@ -91,19 +93,21 @@ def test_bernoulli_gives_two_classes():
     assert (prediction.labels == y).float().mean() > 0.8
 
 
-def test_prediction_uses_evaluation_mode_and_restores_the_mode():
+def test_prediction_uses_evaluation_mode_and_leaves_the_model_alone():
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9))
-    predictor = Predictor(model, lv.likelihoods.Categorical()).train()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
     sample = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
+    ensemble = lv.Ensemble.from_weights(model, lv.likelihoods.Categorical(), [sample])
     x = torch.randn(5, 4)
-    a, b = (predictor.predict([sample], x).probs for _ in range(2))
+    a, b = (ensemble.predict(x).probs for _ in range(2))
     assert torch.equal(a, b)
     assert model.training
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 
 def test_predicting_with_nothing_is_refused(run):
-    with pytest.raises(ValueError, match="holds no sample yet"):
-        run._predictor.predict([], toy_data()[0])
+    with pytest.raises(ValueError, match="has no sample yet"):
+        run[:0].predict(toy_data()[0])
 
 
 def test_a_likelihood_that_cannot_predict_is_refused():
@@ -137,20 +141,17 @@ def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
 
 
 @pytest.mark.parametrize("inputs", [1, 60])
-def test_many_samples_at_a_time_say_what_each_says(run, inputs, monkeypatch):
+def test_vectorised_prediction_equals_sample_by_sample(run, inputs, monkeypatch):
     x = toy_data()[0][:inputs]
     together = run.predict(x, samples=True)
-    monkeypatch.setattr(Predictor, "_can_be_vectorised", lambda self, x: False)
+    monkeypatch.setattr(Predictor, "_can_vectorise", lambda self, x: False)
     apart = run.predict(x, samples=True)
     torch.testing.assert_close(together.samples, apart.samples)
     torch.testing.assert_close(together.entropy, apart.entropy)
-    before = [p.clone() for p in run._predictor.parameters()]
-    run.predict(x)
-    assert all(torch.equal(p, b) for p, b in zip(run._predictor.parameters(), before, strict=True))
 
 
 def test_stacks_are_the_samples_in_order(run):
-    stacked = [{name: t[i] for name, t in s.items()} for s in run.stacks(7) for i in range(len(s["0.weight"]))]
+    stacked = [{name: t[i] for name, t in s.items()} for s in run.samples.stacks(7) for i in range(len(s["0.weight"]))]
     assert len(stacked) == len(run)
     for ours, theirs in zip(stacked, run, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -158,8 +159,8 @@ def test_stacks_are_the_samples_in_order(run):
 
 def test_stacks_leave_out_what_the_run_leaves_out():
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=20, burn_in=10, thin=1)
-    run._excluded[0, 14] = "not finite"
-    stacked = torch.cat([stack["2.bias"] for stack in run.stacks(100)])
+    run.samples._excluded[0, 14] = "not finite"
+    stacked = torch.cat([stack["2.bias"] for stack in run.samples.stacks(100)])
     assert torch.equal(stacked, torch.stack([sample["2.bias"] for sample in run]))
     assert len(stacked) == 9
 
@@ -171,9 +172,9 @@ def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
             return output if float(output.sum()) > 0 else -output
 
     torch.manual_seed(0)
-    predictor = Predictor(Branches(4, 3), lv.likelihoods.Categorical())
     weights = [{"weight": torch.randn(3, 4), "bias": torch.randn(3)} for _ in range(5)]
-    prediction = predictor.predict(weights, torch.ones(2, 4), samples=True)
+    ensemble = lv.Ensemble.from_weights(Branches(4, 3), lv.likelihoods.Categorical(), weights)
+    prediction = ensemble.predict(torch.ones(2, 4), samples=True)
     model = Branches(4, 3)
     for sample, said in zip(weights, prediction.samples, strict=True):
         model.load_state_dict(sample)

@@ -1,4 +1,3 @@
-import copy
 import math
 from functools import partial
 
@@ -7,6 +6,7 @@ import torch
 from torch import nn
 
 import langevin as lv
+from langevin.ensembles.ensemble import WeightList
 from langevin.evaluation.attacks import predictive_gradient, under_attack
 from tests.helpers import toy_data, toy_posterior
 
@@ -19,7 +19,7 @@ def run():
 
 def test_the_gradient_goes_through_the_whole_ensemble(run):
     """Against central differences of −log of the mean probability that `predict` gives."""
-    double = InDouble(run)
+    double = in_double(run)
     x, y = toy_data(n=5, dtype=torch.float64)
 
     def loss(at):
@@ -68,7 +68,8 @@ def test_fgsm_moves_every_number_by_eps_along_the_gradient(run):
 def test_pgd_stays_in_the_box_and_is_stronger_than_fgsm(run):
     x, y = toy_data()
     plain, fgsm, pgd = (
-        under_attack(run, attack, x, y) for attack in (lv.evaluation.FGSM(0.0), lv.evaluation.FGSM(0.5), lv.evaluation.PGD(0.5, steps=10))
+        under_attack(run, attack, x, y)
+        for attack in (lv.evaluation.FGSM(0.0), lv.evaluation.FGSM(0.5), lv.evaluation.PGD(0.5, steps=10))
     )
     assert float((pgd.x - x).abs().max()) <= 0.5 + 1e-6
     assert plain.accuracy == plain.clean_accuracy > fgsm.accuracy
@@ -93,7 +94,7 @@ def test_detection_of_attacked_inputs_and_transfer(run):
     same = under_attack(run, lv.evaluation.FGSM(0.0), x, y)
     assert same.detection["entropy"].auroc == pytest.approx(0.5)
     other = nn.Linear(4, 3)
-    transferred = under_attack(run, lv.evaluation.FGSM(0.3), x, y, baselines=other)
+    transferred = under_attack(run, lv.evaluation.FGSM(0.3), x, y, surrogate=other)
     torch.testing.assert_close(transferred.x, lv.evaluation.FGSM(0.3).perturb(other, x, y))
     single = under_attack(other, lv.evaluation.FGSM(0.3), x, y)
     assert set(single.detection) == {"max probability", "entropy"}  # one model has no mutual information
@@ -117,15 +118,6 @@ def test_bad_input_is_refused(run):
         lv.evaluation.FGSM(0.1).perturb(torch.zeros(3, 2), x, y)
 
 
-class InDouble:
+def in_double(run):
     """The same samples in double precision, for central differences."""
-
-    def __init__(self, run):
-        self.samples = [{name: tensor.double() for name, tensor in sample.items()} for sample in run]
-        self.predictor = copy.deepcopy(run._predictor).double()
-
-    def predict(self, x, *, batch_size=1024, samples=False):
-        return self.predictor.predict(self.samples, x, batch_size=batch_size, samples=samples)
-
-    def log_probs(self, x, y):
-        return self.predictor.log_probs(self.samples, x, y)
+    return WeightList(run.predictors[0][0], run).double()

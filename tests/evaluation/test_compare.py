@@ -86,7 +86,9 @@ def test_runs_modules_and_data_sets():
 def test_regression():
     x = torch.linspace(-1, 1, 30)[:, None]
     y = x + 0.1 * torch.randn(30, 1)
-    posterior = lv.Posterior(nn.Linear(1, 1), lv.likelihoods.Gaussian(0.3, sampled=True), lv.priors.Gaussian(), num_data=30)
+    posterior = lv.Posterior(
+        nn.Linear(1, 1), lv.likelihoods.Gaussian(0.3, sampled=True), lv.priors.Gaussian(), num_data=30
+    )
     run = lv.sample(posterior, (x, y), partial(lv.SGLD, lr=0.01), steps=100, thin=10, progress=False)
     table = lv.compare({"a": run, "b": run.predict(x, samples=True)}, (x, y), resamples=20)
     assert table.metrics == ["rmse", "nll", "crps"]

@@ -20,7 +20,7 @@ def levels(findings):
     return worst
 
 
-def test_a_healthy_set_up_has_nothing_to_mend():
+def test_a_correct_set_up_has_no_findings():
     findings = examine(toy_posterior(), toy_data(), sampler=partial(lv.SGLD, lr=1e-3))
     assert set(levels(findings).values()) == {"ok"}
     assert len(levels(findings)) == 8
@@ -80,7 +80,9 @@ def test_labels_out_of_range():
 
 def test_the_largest_curvature_is_the_largest_eigenvalue():
     x, y = toy_data()
-    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(2.0), num_data=60)
+    posterior = lv.Posterior(
+        nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(2.0), num_data=60
+    )
     hessian = x.T @ x / 60 / 0.25 + torch.eye(4) / 4 / 60
     exact = float(torch.linalg.eigvalsh(hessian)[-1])
     assert largest_curvature(posterior, x, y[:, None].float(), iterations=200) == pytest.approx(exact, rel=1e-3)
@@ -88,12 +90,14 @@ def test_the_largest_curvature_is_the_largest_eigenvalue():
 
 @pytest.mark.parametrize("name", ["SGD", "SGLD", "SGHMC"])
 def test_the_learning_rate_is_judged_by_the_stability_limit_and_the_limit_is_real(name):
-    """Just below the limit the iterates stay, just above they blow up; and the doctor message so beforehand."""
+    """Just below the limit the iterates stay, just above they blow up; and the doctor says so beforehand."""
     x = torch.linalg.qr(torch.randn(60, 4)).Q * math.sqrt(60)
     data = x, x.sum(1, keepdim=True)
 
     def posterior():
-        return lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60)
+        return lv.Posterior(
+            nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60
+        )
 
     kind = getattr(lv, name)
     limit = kind([nn.Parameter(torch.zeros(1))], lr=1e-3, num_data=60).stability_limit(4 + 1 / 60)
@@ -108,11 +112,11 @@ def test_the_learning_rate_is_judged_by_the_stability_limit_and_the_limit_is_rea
             lv.sample(posterior(), data, sampler, **options)
 
 
-def test_mini_batch_heat_is_estimated():
+def test_the_gradient_noise_temperature_is_estimated():
     x, y = toy_data()
     calm = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.SGLD, lr=1e-3), batch_size=60))
-    assert calm["mini-batch noise"] == "ok"
+    assert calm["gradient noise"] == "ok"
     hot = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.SGLD, lr=0.5), batch_size=2))
-    assert hot["mini-batch noise"] == "warning"
+    assert hot["gradient noise"] == "warning"
     only = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.FSGD, lr=0.5), batch_size=2))
-    assert only["mini-batch noise"] == "note"
+    assert only["gradient noise"] == "note"

@@ -1,4 +1,4 @@
-"""`fit`: known answers, the face of a run, and the durability of one."""
+"""`fit`: known answers, the interface of an ensemble, and the durability of a run."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ from tests.helpers import assert_same_samples, toy_data, toy_model, toy_posterio
 
 adam = partial(torch.optim.Adam, lr=1e-2)
 fit = partial(lv.fit, progress=False, optimizer=adam)
-SAMPLERS = {
+METHODS = {
     "meanfield": lv.MeanField(kl_warmup=7),
     "lowrank": lv.LowRank(rank=3),
     "swa": lv.SWA(cycle=4),
     "swag": lv.SWAG(cycle=4, rank=3, low=1e-3),
     "hwa": lv.HWA(cycle=4, rank=2, low=1e-3, family=lv.LowRank(rank=2)),
 }
-every_method = pytest.mark.parametrize("method", SAMPLERS.values(), ids=SAMPLERS.keys())
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def fit_conjugate(problem, method, steps=1500, **options):
 
 
 def test_mean_field_finds_the_inverse_of_the_precisions_diagonal(problem):
-    q = fit_conjugate(problem, lv.MeanField(), steps=400).approximation
+    q = fit_conjugate(problem, lv.MeanField(), steps=400).distribution
     best = 1 / problem.precision.diag()
     # the last iterate of a noisy optimization: a few per cent; that the optimum is there is proved by its gradient
     torch.testing.assert_close(q.variance["weight"].flatten(), best, rtol=0.1, atol=0)
@@ -58,14 +58,14 @@ def test_mean_field_finds_the_inverse_of_the_precisions_diagonal(problem):
 
 
 def test_low_rank_of_full_rank_finds_the_posterior(problem):
-    q = fit_conjugate(problem, lv.LowRank(rank=3, init_std=0.1), steps=800).approximation
+    q = fit_conjugate(problem, lv.LowRank(rank=3, init_std=0.1), steps=800).distribution
     kl = problem.evidence() - problem.elbo(q.mean["weight"].flatten(), q.covariance())
     mean_field = problem.evidence() - problem.elbo(problem.mean, (1 / problem.precision.diag()).diag())
     assert 0 <= kl < 0.25 * mean_field  # the last iterate of a noisy optimization; the gradient proves the optimum
 
 
 def test_the_elbo_is_right_and_below_the_evidence(problem):
-    q = fit_conjugate(problem, lv.MeanField(), steps=300).approximation
+    q = fit_conjugate(problem, lv.MeanField(), steps=300).distribution
     exact = problem.elbo(q.mean["weight"].flatten(), q.covariance())
     found = lv.approximations.elbo(q, problem.posterior(), (problem.x, problem.y), draws=250, batch_size=20)
     assert abs(found.mean - exact) < 4 * found.error
@@ -75,7 +75,7 @@ def test_the_elbo_is_right_and_below_the_evidence(problem):
 
 
 @every_method
-def test_it_looks_like_a_run(method, tmp_path):
+def test_a_fit_is_an_ensemble(method, tmp_path):
     x, y = toy_data()
     posterior = toy_posterior()
     before = [p.clone() for p in posterior.parameters()]
@@ -93,20 +93,19 @@ def test_it_looks_like_a_run(method, tmp_path):
     assert found.manifest["method"]["name"] == type(method).__name__
     assert "title=" in lv.cite(found)
     assert lv.cite(found) == lv.cite(method) == lv.cite(type(method).__name__)
-    assert isinstance(found, lv.Run)
-    assert str(found.temperature()) == "nan ± unknown"
+    assert isinstance(found, lv.Ensemble)
     again = lv.load(tmp_path / "f", toy_model())
-    assert again.method == method
+    assert again.approximation == method
     assert torch.equal(again.predict(x).probs, found.predict(x).probs)
 
 
 def test_fits_and_runs_are_compared_on_one_page():
     x, y = toy_data()
     sampled = lv.sample(toy_posterior(), (x, y), partial(lv.SGLD, lr=1e-2), steps=60, progress=False)
-    fits = {name: fit(toy_posterior(), (x, y), method, steps=40) for name, method in SAMPLERS.items()}
+    fits = {name: fit(toy_posterior(), (x, y), method, steps=40) for name, method in METHODS.items()}
     laplace = lv.fit(toy_posterior(), (x, y), lv.Laplace(), progress=False)
     table = lv.compare({"SGLD": sampled, **fits, "Laplace": laplace}, (x, y), resamples=20)
-    assert set(table.scores) == {"SGLD", *SAMPLERS, "Laplace"}
+    assert set(table.scores) == {"SGLD", *METHODS, "Laplace"}
     gradient = torch.autograd.grad(sum(p.sum() for p in fits["hwa"].log_probs(x.requires_grad_(), y)), x)[0]
     assert bool(gradient.any())
 
@@ -129,12 +128,12 @@ def test_vmap_over_draws_gives_what_a_loop_gives(method):
     torch.testing.assert_close(found.predict(x, draws=5, samples=True).samples, together)
 
 
-def run(tmp_path, name, method, **options):
+def stored(tmp_path, name, method, **options):
     return fit(toy_posterior(), toy_data(), method, steps=40, batch_size=16, seed=3, out=tmp_path / name, **options)
 
 
 def same(a, b):
-    assert_same_samples(a.snapshots, b.snapshots)
+    assert_same_samples(a, b)
     assert all(torch.equal(v, b[1 % len(b)][name]) for name, v in a[1 % len(a)].items())
 
 
@@ -143,58 +142,58 @@ class Stop(Exception):
 
 
 @every_method
-def test_a_fit_goes_on_bit_for_bit_after_an_interruption(method, tmp_path):
-    undisturbed = run(tmp_path, "whole", method)
+def test_an_interrupted_fit_resumes_bit_for_bit(method, tmp_path):
+    uninterrupted = stored(tmp_path, "whole", method)
 
-    def stop(moment):
-        if moment.step == 19:
+    def stop(info):
+        if info.step == 19:
             raise Stop
 
     with pytest.raises(Stop):
-        run(tmp_path, "torn", method, callbacks=[stop])
-    same(undisturbed, lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), progress=False))
+        stored(tmp_path, "torn", method, callbacks=[stop])
+    same(uninterrupted, lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), progress=False))
 
 
 def test_ctrl_c_within_a_step_waits_for_its_end(tmp_path):
     class Signalled(torch.optim.Adam):
         def step(self, closure=None):
-            if next(iter(self.state.values())).get("step") == 6:
+            if self.state and next(iter(self.state.values())).get("step") == 6:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().step(closure)
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, "torn", lv.MeanField(), optimizer=partial(Signalled, lr=1e-2))
+        stored(tmp_path, "torn", lv.MeanField(), optimizer=partial(Signalled, lr=1e-2))
     assert DirectoryStore.open(tmp_path / "torn").checkpoint_steps() == {0: 7}
-    with pytest.raises(lv.RunError, match="can't be written down"):
+    with pytest.raises(lv.RunError, match="The optimizer of .* was not serializable; give it again: .*optimizer=…"):
         lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), progress=False)
     resumed = lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), optimizer=adam, progress=False)
-    same(run(tmp_path, "whole", lv.MeanField()), resumed)
+    same(stored(tmp_path, "whole", lv.MeanField()), resumed)
 
 
-def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
+def test_a_killed_fit_resumes_bit_for_bit(tmp_path):
     code = """if True:
         import os, sys
         import langevin as lv
-        from tests.test_fit import *
-        def kill(moment):
-            if moment.step == 30:
+        from tests.inference.test_fit import *
+        def kill(info):
+            if info.step == 30:
                 os.kill(os.getpid(), signal.SIGKILL)
         torch.set_num_threads(1)
         from pathlib import Path
-        run(Path(sys.argv[1]), "torn", SAMPLERS["hwa"], checkpoint_steps=7, callbacks=[kill])
+        stored(Path(sys.argv[1]), "torn", METHODS["hwa"], checkpoint_steps=7, callbacks=[kill])
     """
     path = os.pathsep.join(sys.path)
     done = subprocess.run([sys.executable, "-c", code, tmp_path], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -signal.SIGKILL
     resumed = lv.resume(tmp_path / "torn", toy_posterior(), toy_data(), progress=False)
-    same(run(tmp_path, "whole", SAMPLERS["hwa"]), resumed)
+    same(stored(tmp_path, "whole", METHODS["hwa"]), resumed)
 
 
 def test_a_fit_can_be_extended(tmp_path):
-    short = run(tmp_path, "r", lv.SWAG(cycle=4, rank=3))
+    short = stored(tmp_path, "r", lv.SWAG(cycle=4, rank=3))
     longer = lv.resume(tmp_path / "r", toy_posterior(), toy_data(), steps=48, progress=False)
     assert (len(short.snapshots), len(longer.snapshots)) == (10, 12)
-    run(tmp_path, "q", lv.MeanField())
+    stored(tmp_path, "q", lv.MeanField())
     with pytest.raises(ValueError, match="write steps=44"):
         lv.resume(tmp_path / "q", toy_posterior(), toy_data(), steps=42, progress=False)
     assert lv.resume(tmp_path / "q", toy_posterior(), toy_data(), steps=44, progress=False).snapshots.steps[-1] == 44
@@ -208,11 +207,11 @@ def test_init_is_a_trained_solution():
     start = lv.find_map(toy_posterior(), toy_data())
     options = {"steps": 1, "optimizer": partial(torch.optim.SGD, lr=1e-12)}
     first = fit(toy_posterior(), toy_data(), lv.MeanField(init_std=0.2), init=start, **options)
-    torch.testing.assert_close(first.approximation.mean["0.weight"], start["0.weight"])
-    torch.testing.assert_close(first.approximation.variance["0.bias"], torch.full((5,), 0.04))
+    torch.testing.assert_close(first.distribution.mean["0.weight"], start["0.weight"])
+    torch.testing.assert_close(first.distribution.variance["0.bias"], torch.full((5,), 0.04))
     second = fit(toy_posterior(), toy_data(), lv.HWA(cycle=1), init=first, **{**options, "steps": 3})
-    torch.testing.assert_close(second.approximation.mean["0.weight"], start["0.weight"])
-    torch.testing.assert_close(second.approximation.variance["0.bias"], torch.full((5,), 0.04))  # σ̂ too
+    torch.testing.assert_close(second.distribution.mean["0.weight"], start["0.weight"])
+    torch.testing.assert_close(second.distribution.variance["0.bias"], torch.full((5,), 0.04))  # σ̂ too
     point = fit(toy_posterior(), toy_data(), lv.SWA(cycle=1), init=first, **options)
     torch.testing.assert_close(point[0]["0.weight"], start["0.weight"])
 
@@ -250,7 +249,7 @@ def test_a_model_whose_forward_is_random_is_refused(method):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        (lv.MeanField, {}, "is no method; write lv.fit"),
+        (lv.MeanField, {}, "is not an approximation; write lv.fit"),
         (lv.MeanField(), {"draws": 0}, "at least one draw"),
         (lv.MeanField(), {"steps": 0}, "burn_in less than that"),
         (lv.MeanField(), {"burn_in": 20}, "burn_in less than that"),
@@ -278,43 +277,45 @@ def test_bad_input(method, options, message):
         fit(toy_posterior(), toy_data(), method, **{"steps": 20, **options})
 
 
-def test_an_unfinished_fit_is_what_its_snapshots_make(tmp_path):
+def test_an_unfinished_fit_is_made_of_its_snapshots(tmp_path):
     def stop_at(step):
-        def stop(moment):
-            if moment.step == step:
+        def stop(info):
+            if info.step == step:
                 raise Stop
 
         return stop
 
     for name, step in [("one", 5), ("two", 9)]:
         with pytest.raises(Stop):
-            run(tmp_path, name, lv.SWAG(cycle=4, rank=3), callbacks=[stop_at(step)])
+            stored(tmp_path, name, lv.SWAG(cycle=4, rank=3), callbacks=[stop_at(step)])
     with pytest.raises(ValueError, match="of 1 there is none"):
         lv.load(tmp_path / "one", toy_model())
-    assert lv.load(tmp_path / "two", toy_model()).approximation.rank == 2
+    assert lv.load(tmp_path / "two", toy_model()).distribution.rank == 2
     with pytest.raises(Stop):
-        run(tmp_path, "none", lv.SWA(cycle=4), callbacks=[stop_at(2)])
-    with pytest.raises(lv.RunError, match="holds no snapshot yet"):
+        stored(tmp_path, "none", lv.SWA(cycle=4), callbacks=[stop_at(2)])
+    with pytest.raises(lv.RunError, match="has no snapshot yet; continue it with lv.resume"):
         lv.load(tmp_path / "none", toy_model())
 
 
-def test_pieces_of_a_batch_make_the_same_step():
-    whole, pieces = (fit(toy_posterior(), toy_data(), lv.SWA(cycle=5), steps=10, grad_accumulation_steps=n) for n in (1, 3))
+def test_gradient_accumulation_makes_the_same_step():
+    whole, pieces = (
+        fit(toy_posterior(), toy_data(), lv.SWA(cycle=5), steps=10, grad_accumulation_steps=n) for n in (1, 3)
+    )
     torch.testing.assert_close(whole[0], pieces[0], rtol=1e-4, atol=1e-5)
     low = fit(toy_posterior(), toy_data(), lv.MeanField(), steps=10, grad_accumulation_steps=2, autocast=torch.bfloat16)
     assert all(bool(t.isfinite().all()) for t in low[0].values())
 
 
-def test_a_manifest_that_describes_no_method(tmp_path):
-    run(tmp_path, "f", lv.SWA(cycle=4))
+def test_a_manifest_that_describes_no_approximation(tmp_path):
+    stored(tmp_path, "f", lv.SWA(cycle=4))
     whole = manifest.read(tmp_path / "f")
     for wrong in ({"name": "VOGN", "options": {}}, {"name": "SWA", "options": {"speed": 1}}, {"name": "SWA"}, 3):
         (tmp_path / "f" / "manifest.json").write_bytes(manifest.text({**whole, "method": wrong}))
-        with pytest.raises(lv.RunError, match="describes no method"):
+        with pytest.raises(lv.RunError, match="describes no registered approximation"):
             lv.load(tmp_path / "f", toy_model())
 
 
-def test_what_can_not_be_asked_of_a_fit():
+def test_what_a_fit_does_not_have():
     found = fit(toy_posterior(), toy_data(), lv.SWA(cycle=2), steps=4)
     with pytest.raises(ValueError, match="no entropy"):
         lv.approximations.elbo(found.distribution, toy_posterior(), toy_data())
@@ -322,6 +323,20 @@ def test_what_can_not_be_asked_of_a_fit():
         found.sample(0)
     with pytest.raises(ValueError, match="at least one"):
         found.predict(toy_data()[0], draws=0)
-    with pytest.raises(IndexError):
-        found.chain(1)
-    assert found.chain(0) is found
+    with pytest.raises(IndexError, match="There are 1 samples; given index 1"):
+        found[1]
+    for name in ("chain", "temperature", "convergence"):
+        assert not hasattr(found, name)
+
+
+def test_options_of_runs_are_not_swallowed_by_a_fit(tmp_path):
+    stored(tmp_path, "f", lv.SWA(cycle=4))
+    for options in ({"sampler": partial(lv.SGLD, lr=1e-2)}, {"init": toy_model().state_dict()}, {"chains": 2}):
+        with pytest.raises(ValueError, match="is a fit, not a run: it has an optimizer. Leave out sampler="):
+            lv.resume(tmp_path / "f", toy_posterior(), toy_data(), steps=44, progress=False, **options)
+    other = partial(torch.optim.SGD, lr=1e-2)
+    with pytest.raises(lv.RunError, match=r"keeps its optimizer: .* Leave out optimizer=…"):
+        lv.resume(tmp_path / "f", toy_posterior(), toy_data(), steps=44, optimizer=other, progress=False)
+    laplace = lv.fit(toy_posterior(), toy_data(), lv.Laplace(), progress=False)
+    with pytest.raises(lv.RunError, match="is complete: there is nothing to continue"):
+        lv.resume(laplace, toy_posterior(), toy_data(), progress=False)

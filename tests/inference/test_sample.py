@@ -1,6 +1,8 @@
+import copy
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +18,9 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import langevin as lv
+from langevin.inference.engine import Engine
 from langevin.samplers import SAMPLERS
+from langevin.storage.directory import DirectoryStore
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -28,8 +32,8 @@ class Stop(Exception):
 
 
 def stop_at(step):
-    def callback(moment):
-        if moment.step == step:
+    def callback(info):
+        if info.step == step:
             raise Stop
 
     return callback
@@ -42,7 +46,7 @@ def interrupted(step, out, *args, **options):
 
 @pytest.mark.parametrize("stop", [1, 7, 20, 39])
 @pytest.mark.parametrize("name", [n for n in SAMPLERS if SAMPLERS[n].stackable])
-def test_stop_and_resume_is_an_undisturbed_run(name, stop, tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit(name, stop, tmp_path):
     options = {
         "sampler": partial(SAMPLERS[name], lr=1e-3),
         "steps": 40,
@@ -51,7 +55,7 @@ def test_stop_and_resume_is_an_undisturbed_run(name, stop, tmp_path):
         "batch_size": 16,
         "chains": 2,
         "mode": "vectorised",
-        "schedule": None if SAMPLERS[name].constant_rate else lv.cyclical(10),
+        "schedule": None if SAMPLERS[name].constant_lr else lv.cyclical(10),
     }
     whole = draw(toy_posterior(), toy_data(), out=tmp_path / "a", **options)
     interrupted(stop, tmp_path / "b", toy_posterior(), toy_data(), **options)
@@ -59,6 +63,56 @@ def test_stop_and_resume_is_an_undisturbed_run(name, stop, tmp_path):
     assert_same_samples(whole, again)
     assert whole.trace("loss") == again.trace("loss")
     np.testing.assert_equal(whole.trace("temperature"), again.trace("temperature"))
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLERS if SAMPLERS[n].stackable])
+def test_the_trial_of_the_mode_leaves_no_trace(name, tmp_path, monkeypatch):
+    """Chains that the trial built and reset are those that a resume builds anew from the checkpoint of step 0."""
+    schedule = None if SAMPLERS[name].constant_lr else lv.cyclical(10)
+    options = {"steps": 14, "burn_in": 4, "thin": 1, "chains": 2, "mode": "vectorised", "schedule": schedule}
+    whole = draw(toy_posterior(), toy_data(), SAMPLERS[name], lr=1e-3, **options)
+    monkeypatch.setattr(Engine, "run", raising)
+    with pytest.raises(Stop):
+        draw(toy_posterior(), toy_data(), SAMPLERS[name], lr=1e-3, out=tmp_path / "r", **options)
+    monkeypatch.undo()
+    store = DirectoryStore.open(tmp_path / "r")
+    assert [(c.step, c.values) for c in store.checkpoints([0, 1])] == [(0, {}), (0, {})]  # weights alone
+    again = resume(tmp_path / "r", toy_posterior(), toy_data())
+    assert_same_samples(whole, again)
+    np.testing.assert_equal(whole.trace("temperature"), again.trace("temperature"))
+
+
+def raising(*args, **options):
+    raise Stop
+
+
+def test_every_chain_is_built_once(monkeypatch):
+    """One probe, one sampler per chain; the user's model is copied once for the run and once for predictions."""
+    samplers, copies = [], []
+
+    class Counted(lv.SGLD):
+        def __init__(self, *args, **options):
+            samplers.append(options["chain"])
+            super().__init__(*args, **options)
+
+    class Copied(nn.Linear):
+        def __deepcopy__(self, memo):
+            copies.append(self)
+            plain = self.__reduce_ex__(4)
+            made = plain[0](*plain[1])
+            memo[id(self)] = made
+            made.__setstate__(copy.deepcopy(plain[2], memo))
+            return made
+
+    run = draw(toy_posterior(Copied(4, 3)), toy_data(), Counted, lr=1e-2, steps=8)
+    assert run.predict(toy_data()[0]).probs.shape == (60, 3)
+    assert samplers == [0, 0]
+    assert len(copies) <= 3
+    samplers.clear()
+    copies.clear()
+    draw(toy_posterior(Copied(4, 3)), toy_data(), Counted, lr=1e-2, steps=8, chains=3, mode="sequential")
+    assert samplers == [0, 0, 1, 2]
+    assert len(copies) <= 3 + 2
 
 
 @pytest.mark.parametrize(
@@ -186,12 +240,32 @@ def test_a_stateful_loader_is_asked_for_its_state(tmp_path):
     assert_same_samples(whole, resume(tmp_path / "b", toy_posterior(), StatefulLoader()))
 
 
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda: DataLoader(Noisy(), batch_size=16, shuffle=True),
+        lambda: DataLoader(Noisy(), batch_size=16, shuffle=True, generator=torch.Generator()),
+        StatefulLoader,
+    ],
+    ids=["loader", "generator", "stateful"],
+)
+def test_the_batches_of_a_chain_do_not_depend_on_the_chain_before(loader, tmp_path):
+    """A chain that ends within an epoch leaves the next one at the beginning of the data."""
+    options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 14, "burn_in": 0, "thin": 2, "chains": 2}
+    whole = draw(toy_posterior(), loader(), **options)
+    interrupted(14, tmp_path / "b", toy_posterior(), loader(), **options)  # at the end of chain 0
+    assert_same_samples(whole, resume(tmp_path / "b", toy_posterior(), loader()))
+    used = loader()
+    interrupted(5, tmp_path / "c", toy_posterior(), used, **options)
+    assert_same_samples(whole, resume(tmp_path / "c", toy_posterior(), used))  # the loader is where it was left
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(list(zip(*toy_data(), strict=True)))
 
 
-def test_a_loader_that_cannot_be_repeated_is_said_first():
+def test_a_loader_that_cannot_be_repeated_is_warned_of_first():
     with pytest.warns(UserWarning, match="can't be repeated"):
         run = draw(toy_posterior(), DataLoader(Stream(), batch_size=16), partial(lv.SGLD, lr=1e-2), steps=6)
     assert len(run) > 0
@@ -263,15 +337,18 @@ def test_the_last_iterate_of_each_cycle_is_the_sample():
 def test_callbacks_see_every_step():
     seen = []
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=6, callbacks=[seen.append])
-    assert [moment.step for moment in seen] == [1, 2, 3, 4, 5, 6]
-    assert all(math.isfinite(moment.loss[0]) for moment in seen)
+    assert [info.step for info in seen] == [1, 2, 3, 4, 5, 6]
+    assert all(math.isfinite(info.loss[0]) for info in seen)
     assert torch.equal(seen[-1].weights(0)["0.weight"], run[-1]["0.weight"])
 
 
-def test_the_mode_is_chosen_by_a_trial_and_said(capsys):
+def test_the_mode_is_chosen_by_a_trial_and_announced(capsys):
     lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=6, chains=2)
-    assert "2 chains, " in (said := capsys.readouterr().err)
-    assert "together" in said
+    said = capsys.readouterr().err
+    assert re.search(
+        r"2 chains, (vectorised|sequential) \(a step of all chains takes .* s vectorised and .* s one after", said
+    )
+    assert "in memory" in said
 
     class NoVmap(nn.Module):
         def __init__(self):
@@ -294,9 +371,9 @@ def with_layer(layer):
 
 
 @pytest.mark.filterwarnings("ignore:Layer")
-def test_batchnorm_is_refused_for_samplers_and_carried_by_baselines(tmp_path):
+def test_batchnorm_is_refused_for_samplers_and_stored_by_baselines(tmp_path):
     data = toy_data()
-    with pytest.raises(ValueError, match="has no posterior. Use GroupNorm"):
+    with pytest.raises(ValueError, match="does not factorize over examples. Use GroupNorm"):
         draw(toy_posterior(with_layer(nn.BatchNorm1d(5))), data, partial(lv.SGLD, lr=1e-2), steps=5)
     options = {"sampler": partial(lv.SGD, lr=1e-1), "steps": 20, "burn_in": 0, "thin": 5, "chains": 2}
     run = draw(toy_posterior(with_layer(nn.BatchNorm1d(5))), data, out=tmp_path / "a", **options)
@@ -310,9 +387,9 @@ def test_batchnorm_is_refused_for_samplers_and_carried_by_baselines(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Layer")
-def test_dropout_is_refused_unless_allowed_and_then_repeats_itself(tmp_path):
+def test_dropout_is_refused_unless_allowed_and_then_reproducible(tmp_path):
     data = toy_data()
-    with pytest.raises(ValueError, match="of no one posterior"):
+    with pytest.raises(ValueError, match="there is no fixed posterior to sample"):
         draw(toy_posterior(with_layer(nn.Dropout(0.5))), data, partial(lv.SGLD, lr=1e-2), steps=5)
     options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 20, "burn_in": 0, "thin": 5}
     make = partial(toy_posterior, allow=["dropout"])
@@ -332,15 +409,15 @@ def test_dropout_is_refused_unless_allowed_and_then_repeats_itself(tmp_path):
         draw(toy_posterior(Hidden()), data, partial(lv.SGLD, lr=1e-2), steps=5)
 
 
-def test_divergence_stops_with_the_step_and_the_rate_and_keeps_what_was_good(tmp_path):
+def test_divergence_names_step_and_lr_and_leaves_earlier_samples_intact(tmp_path):
     out = tmp_path / "r"
 
-    def explode(moment):
-        if moment.step == 25:
+    def explode(info):
+        if info.step == 25:
             with torch.no_grad():
-                moment.sampler.param_groups[0]["params"][0].fill_(math.nan)
+                info.sampler.param_groups[0]["params"][0].fill_(math.nan)
 
-    words = r"Chain 0: the loss is nan at step 25, with lr=0.01. No longer finite: 0.weight. The samples before"
+    words = r"Chain 0: the loss is nan at step 25, with lr=0.01. No longer finite: 0.weight. Samples before it"
     with pytest.raises(lv.DivergenceError, match=words):
         draw(
             toy_posterior(),
@@ -355,8 +432,8 @@ def test_divergence_stops_with_the_step_and_the_rate_and_keeps_what_was_good(tmp
         )
     run = lv.load(out, toy_model())
     assert run.steps == [5, 10, 15, 20, 25]
-    undisturbed = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=40, burn_in=0, thin=5)
-    assert_same_samples(undisturbed, resume(out, toy_posterior(), toy_data()))  # from the last good checkpoint
+    uninterrupted = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=40, burn_in=0, thin=5)
+    assert_same_samples(uninterrupted, resume(out, toy_posterior(), toy_data()))  # from the last good checkpoint
 
 
 def test_a_real_divergence_is_found():
@@ -402,14 +479,17 @@ def test_a_failing_data_set_leaves_a_run_that_resumes(tmp_path):
         ({"batch_size": 61}, "batch_size=61 does not fit"),
         ({"steps": 0}, "steps must be an integer, 1 or more"),
         ({"steps": 10, "burn_in": 10}, "leaves nothing of steps=10"),
-        ({"steps": 10, "burn_in": 5, "thin": 6}, "No sample would be kept"),
+        ({"steps": 10, "burn_in": 5, "thin": 6}, "No sample would be saved"),
         ({"chains": 0}, "chains must be an integer"),
         ({"mode": "fast"}, 'choose "auto", "vectorised" or "sequential"'),
         ({"keep_last": 0}, "keep at least one"),
         ({"sampler": partial(lv.SGLD, lr=-1.0)}, "lr must be positive"),
-        ({"sampler": lv.SGLD([torch.zeros(1)], lr=1.0, num_data=1)}, "class with its options, not an object"),
-        ({"sampler": lambda p, **_: torch.optim.SGD(p, lr=1.0)}, "SGD is no sampler of langevin"),
-        ({"sampler": partial(lv.FSGD, lr=1.0), "schedule": lv.cyclical(5)}, "constant rate by definition"),
+        (
+            {"sampler": lv.SGLD([torch.zeros(1)], lr=1.0, num_data=1)},
+            "the sampler's class with its options beside it.*given an object of SGLD",
+        ),
+        ({"sampler": lambda p, **_: torch.optim.SGD(p, lr=1.0)}, "SGD is not a langevin.Sampler; write lv.sample"),
+        ({"sampler": partial(lv.FSGD, lr=1.0), "schedule": lv.cyclical(5)}, "constant learning rate by definition"),
         ({"schedule": lr_scheduler.ReduceLROnPlateau}, "needs a validation loss"),
     ],
 )
@@ -417,6 +497,101 @@ def test_bad_input_is_refused(options, words):
     given = {"data": toy_data(), "sampler": partial(lv.SGLD, lr=1e-2), "steps": 20, **options}
     with pytest.raises((ValueError, FloatingPointError), match=words):
         draw(toy_posterior(), given.pop("data"), given.pop("sampler"), **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"sampler": lv.SGLD, "lr": 1e-2, "friction": 0.1},
+            "SGLD: got an unexpected keyword argument 'friction'; its options are lr",
+        ),
+        (
+            {"sampler": partial(lv.SGHMC, lr=1e-2, speed=2)},
+            "SGHMC: got an unexpected keyword argument 'speed'.*momentum",
+        ),
+        ({"sampler": lv.KSGLD, "lr": 1e-2, "speed": 2, "burn_in": 5}, "KSGLD has no option 'speed'"),
+        ({"sampler": lv.SGLD}, "SGLD: missing a required argument: 'lr'.* Write lr=1e-2"),
+        ({"sampler": lv.SGLD, "lr": 1e-2, "seed": 0, "num_data": 60}, "num_data=60 is not an option of the sampler"),
+        ({"sampler": "sgdl", "lr": 1e-2}, "'sgdl' is not a registered sampler; choose one of"),
+        ({"sampler": torch.optim.Adam, "lr": 1e-2}, "Adam is not a langevin.Sampler.*lv.SGLD, lr=1e-2.*lv.fit"),
+        ({"sampler": partial(torch.optim.SGD, lr=1e-2)}, "SGD is not a langevin.Sampler"),
+        ({"sampler": torch.optim.SGD([torch.zeros(1)], lr=1e-2)}, "class with its options beside it.*an object of SGD"),
+        ({"sampler": None}, "class with its options beside it.*given NoneType"),
+        ({"posterior": nn.Linear(4, 3)}, r"first argument is a posterior; given Linear. Write lv.Posterior\(model"),
+        ({"sampler": lv.SGLD, "lr": "0.1"}, "lr must be a positive number; given lr='0.1'. Write lr=1e-2"),
+        ({"sampler": lv.SGLD, "lr": None}, "lr must be a positive number; given lr=None"),
+        ({"sampler": lv.SGLD, "lr": 1e-2, "temperature": "hot"}, "can't be made with its options: .*not str"),
+        ({"schedule": 7}, "schedule can't be made with its options: 'int' object is not callable. Write"),
+        ({"steps": None}, "steps must be an integer, 1 or more; given steps=None"),
+        ({"steps": 10.0}, "steps must be an integer, 1 or more; given steps=10.0"),
+        ({"burn_in": "5"}, "burn_in must be an integer, 0 or more; given burn_in='5'"),
+        ({"thin": 1.5}, "thin must be an integer, 1 or more; given thin=1.5"),
+        ({"chains": "2"}, "chains must be an integer, 1 or more; given chains='2'"),
+        ({"keep_last": 1.5}, "keep_last=1.5: give an integer, 1 or more"),
+        ({"keep_last": True}, "keep_last=True: give an integer"),
+        ({"checkpoint_steps": 0}, "checkpoint_steps=0: give an integer, 1 or more"),
+        ({"checkpoint_seconds": None}, "checkpoint_seconds=None: give a number of seconds"),
+        ({"sample_dtype": "int8"}, "sample_dtype='int8': write torch.float16"),
+        ({"tags": {"model": nn.Linear(1, 1)}}, "not JSON-serializable: Object of type Linear.*Use strings, numbers"),
+        ({"tags": [1]}, "not JSON-serializable"),
+        ({"resume": True}, 'resume=True: write resume="auto"'),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(options, words, tmp_path):
+    given = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 20, **options}
+    for out in (None, tmp_path / "r"):
+        with pytest.raises(ValueError, match=words) as raised:
+            draw(
+                given.get("posterior", toy_posterior()),
+                toy_data(),
+                out=out,
+                **{k: v for k, v in given.items() if k != "posterior"},
+            )
+        assert str(raised.value).endswith((".", ")"))
+    assert not (tmp_path / "r").exists()
+
+
+def test_bad_arguments_of_a_recorder_are_refused_in_a_sentence():
+    posterior = toy_posterior()
+    with pytest.raises(ValueError, match="keep_last=1.5: give an integer"):
+        lv.Recorder(posterior, keep_last=1.5)
+    with pytest.raises(ValueError, match="not JSON-serializable: Object of type Linear"):
+        lv.Recorder(posterior, tags={"model": nn.Linear(1, 1)})
+    with pytest.raises(ValueError, match="first argument is a posterior; given Sequential"):
+        lv.Recorder(posterior.model)
+    with pytest.raises(ValueError, match="is not a sampler; pass the object that your loop steps"):
+        lv.Recorder(posterior, lv.SGLD)
+
+
+def test_bad_arguments_of_resume_are_refused_in_a_sentence(tmp_path):
+    run = draw(toy_posterior(), toy_data(), lv.SGLD, lr=1e-2, steps=10, out=tmp_path / "r")
+    for options, words in (
+        ({"steps": "40"}, "steps must be an integer, the new total, or be left out; given steps='40'"),
+        ({"chains": 2.5}, "chains must be an integer, the new total, or be left out; given chains=2.5"),
+        ({"chains": 0}, "chains can't shrink: the run has 1, given chains=0"),
+        ({"optimizer": torch.optim.Adam}, "is a run, not a fit: it has a sampler. Leave out optimizer="),
+        ({"sampler": torch.optim.Adam}, "Adam is not a langevin.Sampler"),
+        ({"checkpoint_seconds": "x"}, "checkpoint_seconds='x': give a number of seconds"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            resume(run.path, toy_posterior(), toy_data(), **options)
+    with pytest.raises(ValueError, match="Give the directory of the run, or a run in memory; given dict"):
+        resume({}, toy_posterior(), toy_data())
+    with pytest.raises(ValueError, match="first argument is a posterior; given Sequential"):
+        resume(run.path, toy_model(), toy_data())
+    assert lv.load(run.path, toy_model()).manifest["resumed"] == []
+
+
+def test_resume_of_a_run_object_reads_the_manifest_on_disk(tmp_path):
+    """The run may have been extended by another process since the object was made."""
+    options = {"sampler": partial(lv.SGLD, lr=1e-2), "burn_in": 0, "thin": 5}
+    run = draw(toy_posterior(), toy_data(), steps=10, out=tmp_path / "r", **options)
+    resume(tmp_path / "r", toy_posterior(), toy_data(), steps=20)
+    with pytest.raises(ValueError, match="20 were planned, given steps=15"):
+        resume(run, toy_posterior(), toy_data(), steps=15)
+    again = resume(run, toy_posterior(), toy_data())
+    assert again.steps == [5, 10, 15, 20]
 
 
 def test_resume_refuses_another_model_or_other_data(tmp_path):
@@ -430,7 +605,7 @@ def test_resume_refuses_another_model_or_other_data(tmp_path):
         resume(tmp_path / "r", toy_posterior(n=50), (x[:50], y[:50]), steps=20)
 
 
-def test_resume_says_when_the_environment_differs(tmp_path):
+def test_resume_warns_when_the_environment_differs(tmp_path):
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=10, out=tmp_path / "r")
     torch.set_num_threads(2)
     try:
@@ -449,9 +624,9 @@ SCRIPT = textwrap.dedent(
     import langevin as lv
     from tests.helpers import toy_data, toy_posterior
 
-    def slowly(moment):
+    def slowly(info):
         time.sleep(0.002)
-        if moment.step == 60:
+        if info.step == 60:
             print("ready", flush=True)
 
     lv.sample(toy_posterior(), toy_data(), partial(lv.SGHMC, lr=1e-3), steps=400, burn_in=20, thin=3, chains=2,
@@ -471,11 +646,10 @@ def start_and_signal(out, mode, number):
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_killed_and_resumed_gives_the_samples_of_an_undisturbed_run(number, mode, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(number, mode, tmp_path):
     code = start_and_signal(tmp_path / "r", mode, number)
     assert code in {signal.SIGKILL: (-9,), signal.SIGINT: (-2, 1, 130), signal.SIGTERM: (143,)}[number]
-    kept = lv.load(tmp_path / "r", toy_model())
-    before = samples_of(kept)
+    before = samples_of(lv.load(tmp_path / "r", toy_model()))
     again = resume(tmp_path / "r", toy_posterior(), toy_data())
     whole = draw(
         toy_posterior(),

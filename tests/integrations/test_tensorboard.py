@@ -66,7 +66,9 @@ def test_a_resumed_run_counts_its_earlier_samples(tmp_path):
 
 def test_regression_and_a_sampled_noise(tmp_path):
     x = toy_data()[0]
-    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(
+        nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60
+    )
     with TensorBoard(posterior, tmp_path, validation=(x, x[:, :1])) as log:
         run = draw(posterior, (x, x[:, :1]), callbacks=[log])
     densities = [

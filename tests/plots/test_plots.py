@@ -55,10 +55,10 @@ def test_risk_coverage():
 def test_traces_and_temperature():
     values = {0: [3.0, 2.0, 1.0], 1: [2.5, 2.0, 1.5]}
     assert line(plots.traces(values), "chain 1")[1] == pytest.approx([2.5, 2.0, 1.5])
-    axes = plots.temperature(values, asked=1.0, measured=1.02, error=0.03)
-    assert line(axes, "asked: 1")[1] == pytest.approx([1, 1])
+    axes = plots.temperature(values, target=1.0, measured=1.02, error=0.03)
+    assert line(axes, "target 1")[1] == pytest.approx([1, 1])
     assert line(axes, "measured: 1.02 ± 0.03")[1] == pytest.approx([1.02, 1.02])
-    assert "± " not in str(plots.temperature(values, asked=1.0, measured=1.02).get_legend().get_texts()[1].get_text())
+    assert "± " not in str(plots.temperature(values, target=1.0, measured=1.02).get_legend().get_texts()[1].get_text())
 
 
 def test_the_autocorrelation_of_an_ar1_chain_is_its_powers():
@@ -128,7 +128,7 @@ def test_images_go_from_the_surest_to_the_least_sure():
         (lambda: plots.risk_coverage({}), "no curve"),
         (lambda: plots.traces({0: []}), "no trace"),
         (lambda: plots.autocorrelation({0: [1.0, 2.0]}), "3 samples or more; given 2"),
-        (lambda: plots.temperature({}, asked=1.0), "no temperature"),
+        (lambda: plots.temperature({}, target=1.0), "no temperature"),
         (lambda: plots.temperature_sweep([], {}), "no temperature"),
         (lambda: plots.temperature_sweep([1.0], {"a": [1.0, 2.0]}), "'a' has 2 losses"),
         (lambda: plots.posterior_2d(np.zeros((3, 3))), r"\(n, 2\); given \(3, 3\)"),

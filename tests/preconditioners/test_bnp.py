@@ -11,7 +11,9 @@ from tests.preconditioners.common import data, matrix, network, run_and_resume, 
 
 
 def bound(model, x, y, likelihood=None, **options):
-    posterior = lv.Posterior(model, likelihood or lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
+    posterior = lv.Posterior(
+        model, likelihood or lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x)
+    )
     sampler = lv.BNPSGLD(posterior.parameters(), 1e-12, num_data=len(x), **options)
     sampler.bind(posterior)
     return posterior, sampler

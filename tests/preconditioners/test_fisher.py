@@ -63,7 +63,9 @@ def test_exact_bernoulli():
 
 def test_exact_gaussian_noise():
     x, _ = data(rows=10)
-    posterior = lv.Posterior(nn.Linear(4, 2).double(), lv.likelihoods.Gaussian(0.5).double(), lv.priors.Gaussian(1.0), num_data=10)
+    posterior = lv.Posterior(
+        nn.Linear(4, 2).double(), lv.likelihoods.Gaussian(0.5).double(), lv.priors.Gaussian(1.0), num_data=10
+    )
     y = torch.zeros(10, 2, dtype=torch.float64)
     sampler = bound(posterior, x, y)
     step(sampler, posterior, x, y)
@@ -101,7 +103,9 @@ def test_sampled_labels_average_to_the_exact_fisher():
 
 def test_its_batches_are_its_own_and_a_function_of_the_step():
     x, y = data(rows=200)
-    posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=200)
+    posterior = lv.Posterior(
+        nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=200
+    )
     y = torch.zeros(200, 1, dtype=torch.float64)
     sampler = bound(posterior, x, y, batch_size=8, seed=5, chain=2)
     for t in range(3):
@@ -238,7 +242,10 @@ def test_it_needs_data_one_group_and_a_likelihood_that_it_knows():
     with pytest.raises(ValueError, match="one parameter group"):
         step(sampler, posterior, x, y)
     sampled = lv.Posterior(
-        nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0, sampled=True).double(), lv.priors.Gaussian(1.0), num_data=24
+        nn.Linear(4, 1).double(),
+        lv.likelihoods.Gaussian(1.0, sampled=True).double(),
+        lv.priors.Gaussian(1.0),
+        num_data=24,
     )
     sampler = bound(sampled, x, torch.zeros(24, 1))
     with pytest.raises(ValueError, match="kind='mc'"):

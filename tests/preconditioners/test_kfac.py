@@ -172,7 +172,14 @@ def test_moving_averages_start_from_the_first_batch_and_keep_their_intervals():
     x, y = data()
     model = network()
     posterior, sampler = bound(
-        model, lv.likelihoods.Categorical(), x, y, fisher="empirical", average=0.75, factor_interval=2, inverse_interval=4
+        model,
+        lv.likelihoods.Categorical(),
+        x,
+        y,
+        fisher="empirical",
+        average=0.75,
+        factor_interval=2,
+        inverse_interval=4,
     )
     known = sampler.state[model[0].weight]
     halves = [torch.arange(12), torch.arange(12, 24)]

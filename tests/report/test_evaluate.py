@@ -46,7 +46,9 @@ def image_runs():
 def judged():
     run, sgd = image_runs()
     outside = 5 * torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(2))
-    return lv.evaluate(run, images(), ood={EVIL: outside}, attack=lv.evaluation.FGSM(0.1), baselines={"SGD": sgd}, probe=5)
+    return lv.evaluate(
+        run, images(), ood={EVIL: outside}, attack=lv.evaluation.FGSM(0.1), baselines={"SGD": sgd}, probe=5
+    )
 
 
 def about(report, what):
@@ -159,7 +161,9 @@ def test_samples_that_are_not_finite_are_named_first_and_left_out(tmp_path, monk
 
 def test_regression():
     x = toy_data()[0]
-    posterior = lv.Posterior(nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(
+        nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60
+    )
     run = draw(posterior, (x, x[:, :2]), chains=2)
     report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, baselines={"same": run}, probe=5)
     assert "90% intervals" in about(report, "Calibration")[0].message
@@ -220,7 +224,9 @@ class Fitted:
 def test_a_plain_network_beside_a_run():
     x, y = toy_data()
     network = toy_model()
-    report = lv.evaluate(network, (x, y), ood={"far": 9 * x}, attack=lv.evaluation.FGSM(0.1), baselines={"again": network})
+    report = lv.evaluate(
+        network, (x, y), ood={"far": 9 * x}, attack=lv.evaluation.FGSM(0.1), baselines={"again": network}
+    )
     assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs", "Attack", "Comparison"]
     assert report.configuration == {"Kind": "Sequential"}
     assert report.citations[0].startswith("@inproceedings{goodfellow")

@@ -1,12 +1,16 @@
-"""The harness: rows are measured once, a cut-off run goes on, claims are judged from rows alone."""
+"""The harness: rows are measured once, an interrupted reproduction resumes, claims are judged from rows alone."""
 
 import json
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from reproductions import PAPERS, reproduce_paper
+import reproductions
+from reproductions import EXPERIMENTS, PAPERS, reproduce_paper
+from reproductions.__main__ import app
 from reproductions.harness import Claim, Estimate, Experiment, Paper, Rows, Verdict, clearly, run_experiments
 from reproductions.page import verdicts, write_overview, write_page
 
@@ -53,7 +57,7 @@ def paper(**settings):
     return {"made-up": Paper("A made-up paper", "@misc{}", {"line": experiment})}
 
 
-def test_a_run_that_is_cut_off_goes_on_and_measures_nothing_twice(tmp_path):
+def test_an_interrupted_reproduction_resumes_and_measures_nothing_twice(tmp_path):
     measured.clear()
     with pytest.raises(KeyboardInterrupt):
         run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
@@ -66,8 +70,8 @@ def test_a_run_that_is_cut_off_goes_on_and_measures_nothing_twice(tmp_path):
     assert len(measured) == 7
 
 
-def test_rows_call_for_further_cells_until_they_call_for_no_more(tmp_path):
-    """The best x at seed 0 is repeated; it spoils at seed 1, so the next best is."""
+def test_rows_lead_to_further_cells_until_no_more_are_wanted(tmp_path):
+    """The best x at seed 0 is repeated; it fails at seed 1, so the next best is."""
 
     def measure(settings, workplace, *, x, seed):
         measured.append((x, seed))
@@ -90,7 +94,7 @@ def test_rows_call_for_further_cells_until_they_call_for_no_more(tmp_path):
         results = run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
     assert measured == []
     found = [(row["x"], row["seed"]) for row in results["experiments"]["line"]["rows"]]
-    assert found == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2)]  # what is not called for any more stands last
+    assert found == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2)]  # what is not wanted any more comes last
 
 
 def test_other_settings_are_measured_anew_and_other_scales_are_refused(tmp_path):
@@ -181,12 +185,59 @@ def test_quick(name, tmp_path):
 
 
 def test_the_command_lists_what_there_is_and_says_what_it_can_not_do():
-    from typer.testing import CliRunner
-
-    from langevin.cli.main import app
-
-    listed = CliRunner().invoke(app, ["reproduce", "list"]).output
+    listed = CliRunner().invoke(app, ["list"]).output
     assert all(name in listed for name in PAPERS)
     assert "ellipses" in listed
-    failed = CliRunner().invoke(app, ["reproduce", "all", "--out", "somewhere"])
+    failed = CliRunner().invoke(app, ["all", "--out", "somewhere"])
     assert isinstance(failed.exception, ValueError)
+
+
+@pytest.mark.parametrize("folder", ["lange2023", "lange2023/quick", "new"])
+def test_quick_results_do_not_go_where_committed_ones_are(folder, monkeypatch):
+    """Whatever is there already, and however the directory is written."""
+    monkeypatch.chdir(EXPERIMENTS.parent)
+    before = {file: file.read_bytes() for file in EXPERIMENTS.rglob("*") if file.is_file()}
+    for out in (EXPERIMENTS / folder, Path("experiments") / folder, Path("tests/../experiments") / folder):
+        with pytest.raises(ValueError, match="committed results.*reproduced/lange2023-quick"):
+            reproduce_paper("lange2023", scale="quick", out=out, progress=False)
+    assert before == {file: file.read_bytes() for file in EXPERIMENTS.rglob("*") if file.is_file()}
+    failed = CliRunner().invoke(app, ["lange2023", "--out", f"experiments/{folder}"])
+    assert isinstance(failed.exception, ValueError)
+
+
+def test_quick_results_do_not_replace_full_ones_anywhere(tmp_path):
+    written = {"paper": "lange2023", "scale": "full", "experiments": {}}
+    (tmp_path / "results.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match="scale full; choose another directory"):
+        reproduce_paper("lange2023", scale="quick", out=tmp_path, progress=False)
+    assert json.loads((tmp_path / "results.json").read_text()) == written
+
+
+def test_the_overview_is_written_for_full_results_and_over_no_other_page(tmp_path, monkeypatch):
+    measured[:] = [(2, 1)]
+    monkeypatch.setattr(reproductions, "PAPERS", paper())
+    reproduce_paper("made-up", scale="quick", out=tmp_path / "quick" / "made-up", jobs=1, progress=False)
+    assert not (tmp_path / "quick" / "README.md").exists()
+    reproduce_paper("made-up", scale="full", out=tmp_path / "full" / "made-up", jobs=1, progress=False)
+    assert "Five papers" in (tmp_path / "full" / "README.md").read_text()
+    (tmp_path / "README.md").write_text("# Another page")
+    reproduce_paper("made-up", scale="full", out=tmp_path / "made-up", jobs=1, progress=False)
+    assert (tmp_path / "README.md").read_text() == "# Another page"
+
+
+def test_what_an_interrupted_cell_of_other_settings_left_is_dropped(tmp_path):
+    measured[:] = [(2, 1)]
+    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    left = tmp_path / "work" / "line" / "x=1-seed=0"
+    left.mkdir(parents=True)
+    found = []
+
+    def measure(settings, workplace, *, x, seed):
+        found.append(workplace.exists())
+        return {"y": 0}
+
+    made_up = paper(slope=5.0)
+    line = replace(made_up["made-up"].experiments["line"], measure=measure)
+    made_up = {"made-up": replace(made_up["made-up"], experiments={"line": line})}
+    run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert found == [False] * 6

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from langevin.core.priors import Flat, Gaussian
+import langevin as lv
 from langevin.samplers.thermostat import Step, fused
 from reproductions.harness import Rows
-from reproductions.heek2019 import batchnorm, speed, table, thermostats
+from reproductions.heek2019 import batchnorm, runs, speed, table, thermostats
 from reproductions.heek2019.claims import better, keeps_from_overfitting, needs_fewer_samples
 from reproductions.heek2019.networks import make_posterior
 from reproductions.heek2019.runs import Settings, by_samples, cells, compare, measure
@@ -42,7 +42,7 @@ PAPER_SCALE = [
         for experiment, methods, changes in (
             (table.CIFAR10, ("SGD", "SGNHT", "ATMC, constant rate", "SGD, longer"), {}),
             (batchnorm.EXPERIMENT, ("ATMC + dropout", "ATMC + BatchNorm"), {}),
-            (table.IMAGENET, table.METHODS, {"image_size": 64}),
+            (table.IMAGENET, table.ARMS, {"image_size": 64}),
         )
         for method in methods
     ),
@@ -64,7 +64,7 @@ def test_the_papers_configuration_runs(experiment, method, changes, tmp_path):
 def test_the_papers_time_per_epoch_is_measured(tmp_path):
     network = two_steps(speed.EXPERIMENT.settings["paper"].network, image_size=32, width=8)
     row = speed.measure(speed.Settings(network, steps=1, rounds=1), tmp_path, seed=0)
-    assert all(row[method] > 0 for method in speed.METHODS)
+    assert all(row[method] > 0 for method in speed.ARMS)
 
 
 def test_the_papers_numbers():
@@ -90,9 +90,9 @@ def test_networks_and_priors():
     assert sum(p.numel() for p in dropped.parameters()) == sum(p.numel() for p in plain.parameters())
     normed = make_posterior(settings, "SGD + BatchNorm", seed=0)
     assert {layer.kind for layer in normed.incompatible_layers()} == {"batchnorm"}
-    assert isinstance(normed.prior.for_parameter("stem.norm.weight"), Flat)
+    assert isinstance(normed.prior.for_parameter("stem.norm.weight"), lv.priors.Flat)
     decay = normed.prior.for_parameter("stem.conv.weight")
-    assert isinstance(decay, Gaussian)
+    assert isinstance(decay, lv.priors.Gaussian)
     # weight decay λ on the mean loss, ½λ‖θ‖², is the prior's θ²/(2 std² N)
     assert 1 / (decay.std**2 * settings.num_data) == pytest.approx(settings.weight_decay)
     bound = math.sqrt(6 / ((3 + settings.width) * 9))
@@ -112,7 +112,7 @@ def test_samples_are_the_ends_of_cycles_after_burn_in(tmp_path):
     assert constant["curve"] != row["curve"]
 
 
-def test_a_cell_that_is_cut_off_goes_on(tmp_path):
+def test_an_interrupted_cell_resumes(tmp_path):
     from reproductions.heek2019.runs import run_method
 
     longer = replace(table.QUICK, cycles=2)
@@ -120,6 +120,21 @@ def test_a_cell_that_is_cut_off_goes_on(tmp_path):
     run_method(replace(longer, cycles=1), tmp_path / "cut", "ATMC", 0)
     resumed = run_method(longer, tmp_path / "cut", "ATMC", 0)
     assert all(torch.equal(whole[-1][name], resumed[-1][name]) for name in whole[-1])
+
+
+def test_a_diverged_cell_says_where_and_not_in_which_directory(tmp_path):
+    row = measure(replace(table.QUICK, sgd_lr=1e12), tmp_path / "run", method="SGD", seed=0)
+    assert row["diverged"].startswith("Chain 0: ")
+    assert "with lr=1e+12" in row["diverged"]
+    assert str(tmp_path) not in row["diverged"]
+    assert row["diverged"].endswith(".")
+
+
+def test_predictions_that_are_not_finite_count_as_divergence(tmp_path, monkeypatch):
+    looks = torch.full((4, 100, 10), math.nan), torch.zeros(100, dtype=torch.long)
+    monkeypatch.setattr(runs, "predictions", lambda *args: looks)
+    row = measure(table.QUICK, tmp_path / "run", method="SGD", seed=0)
+    assert row == {"data": "digits", "diverged": "its predictions are not finite."}
 
 
 def test_ensembles_grow_from_the_last_sample():

@@ -1,4 +1,4 @@
-"""Palacci & Hess 2018: what is chosen from the grid, the judges, the attack, and runs that are cut off."""
+"""Palacci & Hess 2018: what is chosen from the grid, the judges, the attack, and interrupted runs."""
 
 import dataclasses
 import math
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from langevin.evaluation.attacks import FGSM, under_attack
-from langevin.storage.directory import DirectoryStore
 from reproductions.harness import Estimate, Rows
 from reproductions.palacci2018 import claims, mnist, small, training
 from reproductions.palacci2018.judging import all_below, at_best, best
@@ -19,7 +18,7 @@ TINY = dataclasses.replace(mnist.EXPERIMENT.settings["quick"], train_size=200, e
 def rows(spread=2e-4, **by_method):
     """Two points of a grid, three seeds: the second is better in validation and worse in the test."""
     found = Rows()
-    for number, method in enumerate(training.METHODS):
+    for number, method in enumerate(training.VARIANTS):
         for lr, better in ((0.1, 0.0), (0.3, 0.01)):
             for seed in range(3):
                 noise = spread * (1 + number) * ((seed + number) % 3 - 1)  # so that differences have a spread too
@@ -48,13 +47,13 @@ def rows(spread=2e-4, **by_method):
 def test_the_grid_is_judged_by_validation_and_a_point_that_diverged_is_out():
     found = rows()
     assert best(found)["SGD"] == {"method": "SGD", "lr": 0.3, "decay": 0.1, "damping": None}
-    assert len(at_best(found)) == 3 * len(training.METHODS)
+    assert len(at_best(found)) == 3 * len(training.VARIANTS)
     found.where(method="SGD", lr=0.3)[1]["validation"] = None
     assert best(found)["SGD"]["lr"] == 0.1
     found.where(method="SGD", lr=0.1)[0]["validation"] = None
     assert "SGD" not in best(found)
-    assert claims.less_sure(found).reproduced is None
-    assert "SGD diverged" in claims.less_sure(found).measured
+    assert claims.less_confident(found).reproduced is None
+    assert "SGD diverged" in claims.less_confident(found).measured
 
 
 def test_the_first_seed_chooses_and_the_others_repeat_its_choice():
@@ -101,8 +100,8 @@ def worse(name, by, methods=("SGLD",)):
         (claims.not_stationary, {"FSGD": {"settled": 0.5}}, False),
         (claims.falls_to_attacks, {}, True),
         (claims.falls_to_attacks, {"SGLD": {"after": 0.4}}, False),
-        (claims.less_sure, {}, True),
-        (claims.less_sure, {"FSGD": {"confidence": 0.95}}, False),
+        (claims.less_confident, {}, True),
+        (claims.less_confident, {"FSGD": {"confidence": 0.95}}, False),
         (claims.detects, worse("auroc", 0.05, ["SGD"]), True),
         (claims.detects, worse("auroc", 0.05), False),
         (claims.as_good, {}, True),
@@ -127,12 +126,12 @@ def test_judges_can_not_tell_what_differs_from_seed_to_seed(claim):
 
 
 def cell(method, seed=0):
-    lr, decay, damping = training.METHODS[method].grid[0]
+    lr, decay, damping = training.VARIANTS[method].grid[0]
     return {"method": method, "lr": lr, "decay": decay, "damping": damping, "seed": seed}
 
 
 def test_the_attack_is_fgsm_in_pixels_from_0_to_1(tmp_path):
-    data = training.load(TINY)
+    data = training.read_data(TINY)
     found = training.ensemble(TINY, training.train(TINY, tmp_path, **cell("FSGD")), "FSGD")
     curve = dict(map(tuple, mnist.attack(TINY, found, data)))
     x, y = (part[: TINY.attacked] for part in data.test)
@@ -146,22 +145,22 @@ def test_the_attack_is_fgsm_in_pixels_from_0_to_1(tmp_path):
 def test_sgd_predicts_with_its_last_iterate_and_the_others_with_their_second_half(tmp_path):
     run = training.train(TINY, tmp_path, **cell("SGLD"))
     assert len(run) == 25  # 8 epochs of 200 images, 64 a step
-    (last,) = training.ensemble(TINY, run, "SGD").weights
+    (last,) = training.ensemble(TINY, run, "SGD")
     assert torch.equal(last["head.bias"], run[24]["head.bias"])
-    members = training.ensemble(TINY, run, "SGLD").weights
+    members = list(training.ensemble(TINY, run, "SGLD"))
     expected = [run[index]["head.bias"] for index in (12, 15, 18, 21, 24)]
     assert torch.equal(torch.stack([member["head.bias"] for member in members]), torch.stack(expected))
 
 
 @pytest.mark.parametrize("method", ["KSGLD", "KSGLD, both"])
 @pytest.mark.parametrize("stop", [5, 20])
-def test_a_run_that_is_cut_off_goes_on_and_only_ours_is_frozen_half_way(method, stop, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_and_only_ours_is_frozen_half_way(method, stop, tmp_path, monkeypatch):
     undisturbed = training.train(TINY, tmp_path / "whole", **cell(method))
     honest = training.sample_or_resume
 
     def stopped(*args, callbacks, **options):
-        def cut(moment):
-            if moment.step == stop:
+        def cut(info):
+            if info.step == stop:
                 raise KeyboardInterrupt
 
         return honest(*args, callbacks=[*callbacks, cut], **options)
@@ -173,8 +172,8 @@ def test_a_run_that_is_cut_off_goes_on_and_only_ours_is_frozen_half_way(method, 
     resumed = training.train(TINY, tmp_path / "cut", **cell(method))
     assert resumed.steps == undisturbed.steps
     assert all(torch.equal(resumed[-1][name], tensor) for name, tensor in undisturbed[-1].items())
-    groups = DirectoryStore.open(tmp_path / "cut").checkpoint(0).values["groups"]
-    assert groups[0]["frozen"] is training.METHODS[method].ours
+    (checkpoint,) = resumed.store.checkpoints([0])
+    assert checkpoint.values["groups"][0]["frozen"] is training.VARIANTS[method].ours
 
 
 def test_the_measures_of_mixing_tell_independent_draws_from_a_drift(monkeypatch):

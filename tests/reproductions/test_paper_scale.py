@@ -71,13 +71,13 @@ def test_two_steps_of_the_papers_vgg(tmp_path):
     assert math.isfinite(row["nll"])
 
 
-def test_a_race_that_is_cut_off_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_race_resumes(tmp_path, monkeypatch):
     settings = replace(residual.EXPERIMENT.settings["quick"], steps=8, every=2)
     cell = {"method": "psgld", "lr": 1e-3, "seed": 0}
     whole = residual.measure(settings, tmp_path / "whole", **cell)
 
-    def cut(moment):
-        if moment.step == 5:
+    def cut(info):
+        if info.step == 5:
             raise KeyboardInterrupt
 
     def stopped(*args, callbacks, **options):

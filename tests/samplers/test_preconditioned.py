@@ -46,9 +46,7 @@ def test_stationary_law_once_frozen(name, temperature):
         model.weight.copy_(mean[:2].T)
         model.bias.copy_(mean[2])
     posterior = lv.Posterior(model, lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=100)
-    sampler = SAMPLERS[name](
-        posterior.parameters(), num_data=100, temperature=temperature, seed=4, **SETTINGS[name]
-    )
+    sampler = SAMPLERS[name](posterior.parameters(), num_data=100, temperature=temperature, seed=4, **SETTINGS[name])
     sampler.bind(posterior, (x, y))
     root = torch.linalg.cholesky(precision)
     total = torch.zeros(OUTPUTS, 3, dtype=torch.float64)

@@ -31,7 +31,9 @@ def ranks(name):
     for simulation in range(SIMULATIONS):
         theta = torch.randn(FEATURES, generator=generator)
         y = x @ theta[:, None] + torch.randn(NUM_DATA, 1, generator=generator)
-        posterior = lv.Posterior(nn.Linear(FEATURES, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), NUM_DATA)
+        posterior = lv.Posterior(
+            nn.Linear(FEATURES, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), NUM_DATA
+        )
         run = lv.sample(
             posterior,
             (x, y),

@@ -124,7 +124,9 @@ def test_a_weight_that_is_not_finite_never_enters_a_checkpoint(tmp_path):
             callbacks=[explode],
             checkpoint_steps=5,
         )
-    assert all(bool(t.isfinite().all()) for t in DirectoryStore.open(tmp_path / "r").checkpoints([0])[0].tensors.values())
+    assert all(
+        bool(t.isfinite().all()) for t in DirectoryStore.open(tmp_path / "r").checkpoints([0])[0].tensors.values()
+    )
 
 
 def test_a_sample_that_is_not_finite_is_refused(tmp_path):
@@ -278,7 +280,11 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     [
         ({"posterior": toy_posterior(weight=0.5)}, "weight 1.0; given 0.5"),
         (
-            {"posterior": lv.Posterior(toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(0.01), num_data=60)},
+            {
+                "posterior": lv.Posterior(
+                    toy_model(), lv.likelihoods.Categorical(), lv.priors.Gaussian(0.01), num_data=60
+                )
+            },
             r"prior Gaussian\(std=1.0\)",
         ),
         ({"sampler": partial(lv.SGHMC, lr=1e-2)}, "A run keeps its sampler"),

@@ -1,4 +1,4 @@
-"""Files that are not what they were: named, refused, the rest usable; and nothing read from the disk is believed."""
+"""Corrupted files are named and refused, and the rest stays usable; nothing that is read from disk is trusted."""
 
 import errno
 import json
@@ -17,12 +17,11 @@ from typer.testing import CliRunner
 
 import langevin as lv
 from langevin.cli.main import app
-from langevin.storage import files as disk
+from langevin.storage import files, status
 from langevin.storage import manifest as manifests
-from langevin.storage import status
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.verify import accept_manifest, quarantine, verify
-from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
+from tests.helpers import samples_of, toy_data, toy_model, toy_posterior
 
 draw = partial(lv.sample, progress=False)
 resume = partial(lv.resume, progress=False)
@@ -46,7 +45,7 @@ def path(original, tmp_path):
     return tmp_path / "r"
 
 
-def shards(path, chain=0):
+def sample_files(path, chain=0):
     return sorted((path / "samples" / f"chain-{chain:04}").glob("*.safetensors"))
 
 
@@ -56,7 +55,7 @@ def flip(file, place=-5):
     file.write_bytes(data)
 
 
-def test_a_sound_run_has_no_problems(path):
+def test_an_intact_run_has_no_problems(path):
     report = verify(path)
     assert report.problems == []
     assert report.samples == 20
@@ -64,39 +63,39 @@ def test_a_sound_run_has_no_problems(path):
 
 
 @pytest.mark.fault("a flipped bit in a file of samples")
-def test_one_flipped_bit_is_found_refused_and_set_aside(path):
-    file = shards(path)[1]
+def test_one_flipped_bit_is_found_refused_and_quarantined(path):
+    file = sample_files(path)[1]
     whole = samples_of(lv.load(path, toy_model()))
     flip(file)
-    run = lv.load(path, toy_model())  # its header is sound
-    with pytest.raises(lv.RunError, match=rf"{file.name} is damaged: .*checksum differs.*verify .* --set-aside"):
+    run = lv.load(path, toy_model())  # its header is intact
+    with pytest.raises(lv.RunError, match=rf"{file.name} is corrupted: .*checksum differs.*verify .* --quarantine"):
         run.predict(toy_data()[0])
     report = verify(path)
     assert report.corrupted == [file]
     assert report.samples == 17
-    said = CliRunner().invoke(app, ["verify", str(path), "--set-aside"])
-    assert said.exit_code == 1
-    assert str(file) in said.output
+    shown = CliRunner().invoke(app, ["verify", str(path), "--quarantine"])
+    assert shown.exit_code == 1
+    assert str(file) in shown.output.replace("\n", "")
     with pytest.warns(UserWarning, match="Samples of chain 0 between the steps 8 and 24 are missing"):
         rest = lv.load(path, toy_model())
     assert rest.predict(toy_data()[0]).probs.shape == (60, 3)
     left = samples_of(rest)
     assert len(left) == 17
     assert all(torch.equal(value, whole[key]) for key, value in left.items())
-    assert (path / "damaged" / f"chain-0000-{file.name}").exists()
+    assert (path / "quarantine" / f"chain-0000-{file.name}").exists()
 
 
-@pytest.mark.fault("files swapped, deleted, renamed, foreign, replaced by a pipe or a folder")
-@pytest.mark.parametrize("kind", ["swapped", "of another run", "deleted", "renamed", "a pipe", "a folder"])
+@pytest.mark.fault("files swapped, deleted, renamed, from another run, replaced by a pipe or a folder")
+@pytest.mark.parametrize("kind", ["swapped", "from another run", "deleted", "renamed", "a pipe", "a folder"])
 def test_files_that_moved_are_found(path, kind, tmp_path):
-    first, second = shards(path)[:2]
+    first, second = sample_files(path)[:2]
     if kind == "swapped":
         first.rename(tmp_path / "x")
         second.rename(first)
         (tmp_path / "x").rename(second)
-    elif kind == "of another run":
+    elif kind == "from another run":
         other = draw(toy_posterior(), toy_data(), partial(lv.SGHMC, lr=1e-3), out=tmp_path / "o", **OPTIONS)
-        shutil.copy(shards(other.path)[0], first)
+        shutil.copy(sample_files(other.path)[0], first)
     elif kind == "deleted":
         first.unlink()
     elif kind == "renamed":
@@ -106,16 +105,16 @@ def test_files_that_moved_are_found(path, kind, tmp_path):
         os.mkfifo(first) if kind == "a pipe" else first.mkdir()
     report = verify(path)
     assert report.problems
-    with pytest.warns(UserWarning, match="damaged or foreign|missing"):
+    with pytest.warns(UserWarning, match="corrupted, or from another run|missing"):
         run = lv.load(path, toy_model())
     assert len(list(run)) == report.samples < 20
 
 
-@pytest.mark.fault("a damaged checkpoint, a foreign file of fixed tensors")
+@pytest.mark.fault("a corrupted checkpoint, fixed tensors from another run")
 @pytest.mark.parametrize("name", ["fixed.safetensors", "checkpoints/0000-0000.safetensors"])
 def test_other_files_are_checked_before_they_are_used(path, name):
     if name.startswith("fixed"):  # with no frozen tensor there is no data to flip
-        disk.write(path / name, disk.pack({"x": torch.zeros(3)}, {"run": "another"}))
+        files.write(path / name, files.pack({"x": torch.zeros(3)}, {"run": "another"}))
     else:
         flip(path / name)
     assert any(name in problem for problem in verify(path).problems)
@@ -139,6 +138,13 @@ def test_a_manifest_edited_by_hand_is_refused_until_somebody_answers_for_it(path
     assert verify(path).problems == []
 
 
+def test_a_chain_without_a_checkpoint_is_a_problem(path):
+    (path / "checkpoints" / "0001-0001.safetensors").unlink()
+    assert verify(path).problems == ["the chains [1] have no checkpoint, so they can't be resumed"]
+    with pytest.raises(lv.RunError, match=r"has no checkpoint of the chains \[1\]"):
+        resume(path, toy_posterior(), toy_data(), steps=60)
+
+
 def test_a_manifest_can_be_written_in_another_layout(path):
     file = path / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()), indent=1, sort_keys=True))
@@ -146,21 +152,21 @@ def test_a_manifest_can_be_written_in_another_layout(path):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_a_file_that_the_system_does_not_give_is_not_taken_for_one_that_is_not_there(path, monkeypatch, number):
-    """safetensors message "no such file" of each of these."""
+def test_an_error_of_the_system_is_not_taken_for_a_missing_file(path, monkeypatch, number):
+    """safetensors says "no such file" of each of these."""
 
     def refuse(file, *mode):
         if "chain-0001" in str(file):
             raise OSError(number, os.strerror(number), str(file))
         return open(file, *mode)
 
-    monkeypatch.setattr(disk, "open", refuse, raising=False)
+    monkeypatch.setattr(files, "open", refuse, raising=False)
     with pytest.raises(lv.RunError, match=f"can't be read: {os.strerror(number)}"):
         DirectoryStore.open(path)
 
 
-def test_samples_that_were_set_aside_are_not_there_but_the_run_goes_on(path):
-    shards(path)[0].write_bytes(b"")
+def test_a_run_resumes_without_the_samples_in_quarantine(path):
+    sample_files(path)[0].write_bytes(b"")
     quarantine(path, verify(path))
     with pytest.warns(UserWarning, match="missing"):
         more = resume(path, toy_posterior(), toy_data(), steps=60)
@@ -170,20 +176,6 @@ def test_samples_that_were_set_aside_are_not_there_but_the_run_goes_on(path):
     assert all(torch.equal(value, expected[key]) for key, value in samples_of(more).items())
 
 
-def test_a_run_without_a_directory_lives_as_long_as_any_object_of_it():
-    options = {"burn_in": 0, "thin": 4}
-    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=8, **options)
-    path = run.path
-    again = resume(path, toy_posterior(), toy_data(), steps=16)
-    loaded = lv.load(path, toy_model())
-    del run
-    assert_same_samples(again, draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=16, **options))
-    del again
-    assert len(list(loaded)) == 4
-    del loaded
-    assert not path.exists()
-
-
 # fuzzing
 
 
@@ -191,7 +183,7 @@ class Stop(Exception):
     """Enough seen."""
 
 
-def stop(moment):
+def stop(info):
     raise Stop
 
 
@@ -218,7 +210,7 @@ def use(path):
 
 
 @st.composite
-def damage(draw, size):
+def corruption(draw, size):
     """A function from a file's bytes to others."""
     at = draw(st.integers(0, max(size - 1, 0)))
     some = draw(st.binary(min_size=1, max_size=16))
@@ -235,21 +227,21 @@ def damage(draw, size):
 @pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
-def test_damaged_bytes_are_never_believed(original, tmp_path, data):
+def test_corrupted_bytes_are_never_trusted(original, tmp_path, data):
     whole = samples_of(lv.load(original, toy_model()))
     path = tmp_path / "fuzzed"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(original, path)
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
-    file = data.draw(st.sampled_from([str(f.relative_to(path)) for f in files]), label="file")
+    there = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
+    file = data.draw(st.sampled_from([str(f.relative_to(path)) for f in there]), label="file")
     before = (path / file).read_bytes()
-    after = data.draw(damage(min(len(before), 4000)), label="damage")(before)
+    after = data.draw(corruption(min(len(before), 4000)), label="corruption")(before)
     (path / file).write_bytes(after)
     with warnings.catch_warnings(action="ignore"):
         if after != before and file.endswith("safetensors"):
             assert verify(path).problems
         with only_our_own_errors():
-            for record in (run := lv.load(path, toy_model()))._records:
+            for record in (run := lv.load(path, toy_model())).samples.records:
                 with only_our_own_errors():
                     sample = run.store.read(record)
                     flat = torch.cat([t.flatten().double() for t in sample.values()])
@@ -283,7 +275,7 @@ def replaced(value, path, new):
 @pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
-def test_a_forged_manifest_brings_forth_only_our_own_errors(original, tmp_path, data):
+def test_a_forged_manifest_raises_only_our_own_errors(original, tmp_path, data):
     path = tmp_path / "forged"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(original, path)
@@ -299,34 +291,34 @@ def test_a_forged_manifest_brings_forth_only_our_own_errors(original, tmp_path, 
 @pytest.mark.fault("files fuzzed (hypothesis)", EXAMPLES)
 @fuzz
 @given(data=st.data())
-def test_forged_samples_and_heartbeats_bring_forth_only_our_own_errors(original, tmp_path, data):
+def test_forged_samples_and_heartbeats_raise_only_our_own_errors(original, tmp_path, data):
     path = tmp_path / "forged"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(original, path)
-    file = shards(path)[0]
-    tensors, metadata = disk.read(file)
+    file = sample_files(path)[0]
+    tensors, metadata = files.read(file)
     key = data.draw(st.sampled_from(["run", "chain", "after", "samples"]))
     honest = metadata[key] if key == "run" else json.loads(metadata[key])
     place = data.draw(st.sampled_from(list(places(honest))))
     forged = replaced(honest, place, data.draw(values))
     metadata[key] = json.dumps(forged)
-    disk.write(file, disk.pack(tensors, metadata))
-    pulse = {"process": 1, "host": "h", "chains": [0], "steps": {"0": 3}, "rate": 1.0, "at": 0.0}
-    place = data.draw(st.sampled_from(list(places(pulse))))
-    (path / "writers" / "h-1-0.json").write_text(json.dumps(replaced(pulse, place, data.draw(values))))
+    files.write(file, files.pack(tensors, metadata))
+    beat = {"process": 1, "host": "h", "chains": [0], "steps": {"0": 3}, "rate": 1.0, "at": 0.0}
+    place = data.draw(st.sampled_from(list(places(beat))))
+    (path / "writers" / "h-1-0.json").write_text(json.dumps(replaced(beat, place, data.draw(values))))
     (path / "writers" / "h-1-0.lock").write_text(json.dumps(data.draw(values)))
     use(path)
 
 
 @pytest.mark.fault("a manifest nested a hundred thousand deep")
 def test_nesting_is_bounded(path):
-    (path / "manifest.json").write_text('{"tensors": {}, "format": 2, "tags": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    (path / "manifest.json").write_text('{"tensors": {}, "format": 3, "tags": ' + "[" * 100_000 + "]" * 100_000 + "}")
     with pytest.raises(lv.RunError, match="can't be read: nested too deeply"):
         DirectoryStore.open(path)
 
 
 @pytest.mark.fault("a manifest that names functions to be called")
-def test_no_function_that_a_manifest_names_is_called_unasked(path, tmp_path, monkeypatch):
+def test_no_function_that_a_manifest_names_is_called_without_consent(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('called', 'w')\ndef f(**_): pass")
     forged = manifests.read(path)
@@ -337,14 +329,18 @@ def test_no_function_that_a_manifest_names_is_called_unasked(path, tmp_path, mon
             "data": "digits",
             "data_options": {},
             "likelihood": None,
-            "prior_std": None,
+            "likelihood_options": {},
+            "prior": None,
+            "prior_options": {},
             "num_data": None,
             "seed": 0,
         }
     }
     (path / "manifest.json").write_bytes(manifests.text(forged))
-    refused = CliRunner().invoke(app, ["resume", str(path)])
-    assert "evil:f" in str(refused.exception)
+    for command in ("resume", "evaluate", "report"):
+        refused = CliRunner().invoke(app, [command, str(path)])
+        assert refused.exit_code != 0
+        assert "evil:f" in f"{refused.exception} {refused.output}"
     with pytest.raises(lv.RunError, match="does not know its model by name"):
         lv.load(path)
     evil = {"name": "SGLD", "options": {"lr": 0.1, "preconditioner": {"preconditioner": "os", "options": {}}}}

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
-from langevin.inference import engine as stepping
-from langevin.inference import sample as loop
+from langevin.inference import checks, describe
+from langevin.inference import resume as resume_module
 from langevin.inference.chains import Chains
-from langevin.storage import files as disk
-from langevin.storage import locks as writers
+from langevin.inference.engine import Engine
+from langevin.storage import files, locks
 from langevin.storage.directory import DirectoryStore
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
 from tests.storage import faults
@@ -43,25 +43,25 @@ def mounted(folder, *options):
 @pytest.mark.fault("a full disk (tmpfs)")
 def test_a_full_disk(tmp_path, record_property):
     """a disk that is full (a tmpfs of 400 kB)"""
-    undisturbed = draw(toy_posterior(), toy_data(), steps=300, **OPTIONS)
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=300, **OPTIONS)
     with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=400k", "tmpfs") as small:
         filler = small / "filler"
-        with pytest.raises(lv.RunError, match="No space left on device. What was kept before is intact; make room"):
+        with pytest.raises(lv.RunError, match="No space left on device. Existing samples are unaffected; make room"):
             draw(
                 toy_posterior(),
                 toy_data(),
                 steps=300,
                 out=small / "r",
-                callbacks=[lambda m: m.step == 105 and filler.write_bytes(os.urandom(_free(small)))],
+                callbacks=[lambda info: info.step == 105 and filler.write_bytes(os.urandom(_free(small)))],
                 **OPTIONS,
             )
-        kept = samples_of(lv.load(small / "r", toy_model()))
-        assert {step for _, step in kept} >= set(range(1, 101))
+        saved = samples_of(lv.load(small / "r", toy_model()))
+        assert {step for _, step in saved} >= set(range(1, 101))
         assert not list((small / "r").rglob(".*safetensors*"))  # nothing half-written lies about
         assert DirectoryStore.open(small / "r").checkpoint_steps()[0] >= 90
         filler.unlink()
         again = resume(small / "r", toy_posterior(), toy_data())
-        assert_same_samples(undisturbed, again)
+        assert_same_samples(uninterrupted, again)
     record_property("faults", 1)
 
 
@@ -90,12 +90,12 @@ def test_a_directory_that_becomes_read_only(tmp_path, record_property):
     """a directory that becomes read-only during the run (chattr +i)"""
     run = tmp_path / "r"
 
-    def freeze(moment):
-        if moment.step == 25 and subprocess.run(["chattr", "+i", run / "samples" / "chain-0000"]).returncode:
+    def freeze(info):
+        if info.step == 25 and subprocess.run(["chattr", "+i", run / "samples" / "chain-0000"]).returncode:
             pytest.skip("chattr needs more rights, or another file system")
 
     try:
-        with pytest.raises(lv.RunError, match="Operation not permitted. What was kept before is intact; mend that"):
+        with pytest.raises(lv.RunError, match="Operation not permitted. Existing samples are unaffected; repair that"):
             draw(toy_posterior(), toy_data(), steps=60, out=run, callbacks=[freeze], **OPTIONS)
     finally:
         subprocess.run(["chattr", "-i", run / "samples" / "chain-0000"], check=True)
@@ -108,18 +108,18 @@ def exhausted(path):
     """Sample, and from step 25 on have no free file descriptor."""
     taken, manifest = [], {}
 
-    def take_all(moment):
-        if moment.step == 24:
+    def take_all(info):
+        if info.step == 24:
             manifest.update(DirectoryStore.open(path).manifest)
-        if moment.step == 25:
+        if info.step == 25:
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
             with suppress(OSError):
                 while True:
                     taken.append(os.dup(0))
-        if moment.step == 26:
+        if info.step == 26:
             for use in (lambda: DirectoryStore.open(path), lambda: DirectoryStore(path, manifest)):
                 with pytest.raises(lv.RunError, match="can't be read: .*Too many open files"):
-                    use()  # its samples are neither called damaged nor left out
+                    use()  # its samples are neither called corrupted nor left out
 
     try:
         draw(toy_posterior(), toy_data(), steps=60, out=path, callbacks=[take_all], **OPTIONS)
@@ -131,12 +131,12 @@ def exhausted(path):
 @pytest.mark.fault("no free file descriptor (RLIMIT_NOFILE)")
 def test_file_descriptors_exhausted(tmp_path, record_property):
     """file descriptors exhausted (RLIMIT_NOFILE)"""
-    undisturbed = draw(toy_posterior(), toy_data(), steps=60, **OPTIONS)
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=60, **OPTIONS)
     code, said = faults.child(tmp_path / "said", exhausted, tmp_path / "r")
     assert code == 1
     assert "RunError" in said
-    assert "could not be written: Too many open files. What was kept before is intact; mend that" in said
-    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), toy_data()))
+    assert "could not be written: Too many open files. Existing samples are unaffected; repair that" in said
+    assert_same_samples(uninterrupted, resume(tmp_path / "r", toy_posterior(), toy_data()))
     record_property("faults", 1)
 
 
@@ -146,8 +146,8 @@ def test_two_processes_resume_one_run(tmp_path, record_property):
     draw(toy_posterior(), toy_data(), steps=20, out=tmp_path / "r", **OPTIONS)
     told = []
 
-    def meanwhile(moment):
-        if moment.step == 25:
+    def meanwhile(info):
+        if info.step == 25:
             told.append(faults.child(tmp_path / "said", resume, tmp_path / "r", toy_posterior(), toy_data(), steps=80))
 
     run = resume(tmp_path / "r", toy_posterior(), toy_data(), steps=40, callbacks=[meanwhile])
@@ -161,32 +161,35 @@ def test_two_processes_resume_one_run(tmp_path, record_property):
 @pytest.mark.fault("the clock set back (simulated)")
 def test_the_clock_is_set_back(tmp_path, monkeypatch, record_property):
     """the clock set back by years (simulated: Python's clocks are replaced)"""
-    undisturbed = draw(toy_posterior(), toy_data(), steps=40, **OPTIONS)
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=40, **OPTIONS)
 
-    def set_back(moment):
-        if moment.step == 15:
-            monkeypatch.setattr(writers.time, "time", lambda: 1e6)
-            monkeypatch.setattr(loop, "_now", lambda: "1970-01-12T13:46:40+00:00")
+    def set_back(info):
+        if info.step == 15:
+            monkeypatch.setattr(locks.time, "time", lambda: 1e6)
+            for module in (describe, resume_module):
+                monkeypatch.setattr(module, "timestamp", lambda: "1970-01-12T13:46:40+00:00")
 
     draw(toy_posterior(), toy_data(), steps=30, out=tmp_path / "r", callbacks=[set_back], **OPTIONS)
-    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), toy_data(), steps=40))
+    resumed = resume(tmp_path / "r", toy_posterior(), toy_data(), steps=40)
+    assert_same_samples(uninterrupted, resumed)
+    assert resumed.manifest["resumed"][0]["at"] < resumed.manifest["created"]  # the clock was set back
     record_property("faults", 1)
 
 
 # signals
 
 PHASES = {
-    "checks before the start": (loop.preflight, "check"),
+    "checks before the start": (checks, "check_data"),
     "making the directory": (DirectoryStore, "create"),
     "the first checkpoint": (DirectoryStore, "write_checkpoint"),
     "writing the manifest": (DirectoryStore, "write_manifest"),
-    "going on": (stepping, "_restored"),
+    "building a chain": (Engine, "_continued"),
     "fetching a batch and its gradient": (Chains, "backward"),
     "moving the weights": (Chains, "advance"),
-    "keeping a sample": (DirectoryStore, "add"),
-    "writing a file": (disk.os, "fsync"),
-    "renaming a file": (disk.os, "replace"),
-    "a heartbeat": (DirectoryStore, "beat"),
+    "adding a sample": (DirectoryStore, "add"),
+    "writing a file": (files.os, "fsync"),
+    "renaming a file": (files.os, "replace"),
+    "a heartbeat": (DirectoryStore, "heartbeat"),
 }
 
 
@@ -212,8 +215,8 @@ def signalled(path, owner, name, number, call):
 @pytest.mark.parametrize("phase", PHASES)
 def test_signals_in_any_phase(tmp_path, phase, number, record_property):
     """SIGTERM and Ctrl-C in any phase"""
-    undisturbed = draw(toy_posterior(), toy_data(), steps=20, **OPTIONS)
-    counts = (1, 9) if PHASES[phase][1] in ("backward", "advance", "add", "fsync", "replace", "beat") else (1,)
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=20, **OPTIONS)
+    counts = (1, 9) if PHASES[phase][1] in ("backward", "advance", "add", "fsync", "replace", "heartbeat") else (1,)
     for call in counts:
         path = tmp_path / str(call)
         code, _ = faults.child(tmp_path / "said", signalled, path, *PHASES[phase], number, call)
@@ -224,7 +227,7 @@ def test_signals_in_any_phase(tmp_path, phase, number, record_property):
             if (path / "manifest.json").exists()
             else draw(toy_posterior(), toy_data(), steps=20, out=path, **OPTIONS)
         )
-        assert_same_samples(undisturbed, again)
+        assert_same_samples(uninterrupted, again)
         assert all(torch.equal(value, samples_of(again)[key]) for key, value in before.items())
     record_property("faults", len(counts))
 
@@ -233,9 +236,9 @@ def test_signals_in_any_phase(tmp_path, phase, number, record_property):
 
 
 def explode(sampler, name, value):
-    def at_12(moment):
-        if moment.step == 12:
-            for state in moment.sampler.state.values():
+    def at_12(info):
+        if info.step == 12:
+            for state in info.sampler.state.values():
                 state[name].fill_(value)
 
     return {"sampler": sampler, "callbacks": [at_12]}
@@ -250,13 +253,13 @@ def test_an_exploding_thermostat(tmp_path, kind, name, value, record_property):
     """NaN, infinity and overflow in momentum or thermostat"""
     options = {**OPTIONS, "checkpoint_steps": 5}
     sampler = partial(kind, lr=1e-3)
-    undisturbed = draw(toy_posterior(), toy_data(), steps=30, **{**options, "sampler": sampler})
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=30, **{**options, "sampler": sampler})
     bounded = kind is lv.ATMC and math.isfinite(value)  # its moves have a largest length: it may survive
     with suppress(lv.DivergenceError) if bounded else pytest.raises(lv.DivergenceError, match="smaller lr"):
         draw(toy_posterior(), toy_data(), steps=30, out=tmp_path / "r", **{**options, **explode(sampler, name, value)})
-    checkpoint = DirectoryStore.open(tmp_path / "r").checkpoint(0)
+    checkpoint = DirectoryStore.open(tmp_path / "r").checkpoints([0])[0]
     assert all(bool(tensor.isfinite().all()) for tensor in checkpoint.tensors.values())
-    expected = samples_of(undisturbed)
+    expected = samples_of(uninterrupted)
     for (chain, step), sample in samples_of(lv.load(tmp_path / "r", toy_model())).items():
         assert bool(sample.isfinite().all())
         if step <= 12:
@@ -266,17 +269,17 @@ def test_an_exploding_thermostat(tmp_path, kind, name, value, record_property):
 
 @pytest.mark.parametrize("name", ["momentum", "thermostat"])
 def test_a_momentum_that_is_not_finite_never_enters_a_checkpoint(tmp_path, name):
-    def explode(moment):
-        if moment.step == 12:
-            next(iter(moment.sampler.state.values()))[name][0] = math.inf
+    def explode(info):
+        if info.step == 12:
+            next(iter(info.sampler.state.values()))[name][0] = math.inf
             raise KeyboardInterrupt  # the loop saves on its way out; every weight is still finite
 
     options = OPTIONS | {"sampler": partial(lv.SGNHT, lr=1e-3)}
     with pytest.raises(KeyboardInterrupt):
         draw(toy_posterior(), toy_data(), steps=20, out=tmp_path / "r", callbacks=[explode], **options)
     assert DirectoryStore.open(tmp_path / "r").checkpoint_steps() == {0: 10}
-    undisturbed = draw(toy_posterior(), toy_data(), steps=20, **options)
-    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), toy_data()))
+    uninterrupted = draw(toy_posterior(), toy_data(), steps=20, **options)
+    assert_same_samples(uninterrupted, resume(tmp_path / "r", toy_posterior(), toy_data()))
 
 
 @pytest.mark.fault("NaN or infinity in a batch")
@@ -299,10 +302,10 @@ def test_a_batch_that_is_not_finite(tmp_path, value, record_property):
     options = {**OPTIONS, "batch_size": 16}
     sound = Sometimes()
     sound.bad = False
-    undisturbed = draw(toy_posterior(), sound, steps=30, **options)
+    uninterrupted = draw(toy_posterior(), sound, steps=30, **options)
     with pytest.raises(lv.DivergenceError, match="the loss is|not finite|no longer finite"):
         draw(toy_posterior(), Sometimes(), steps=30, out=tmp_path / "r", **options)
-    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), sound))
+    assert_same_samples(uninterrupted, resume(tmp_path / "r", toy_posterior(), sound))
     record_property("faults", 1)
 
 
@@ -338,10 +341,10 @@ def test_a_worker_of_the_data_loader(tmp_path, how, record_property):
         return DataLoader(data, batch_size=20, shuffle=True, num_workers=1, multiprocessing_context="fork")
 
     options = {**OPTIONS, "checkpoint_steps": 2}
-    undisturbed = draw(toy_posterior(), loader(), steps=9, **options)
+    uninterrupted = draw(toy_posterior(), loader(), steps=9, **options)
     mark.write_text("0")
     with pytest.raises((RuntimeError, OSError), match="exited unexpectedly|killed by signal|reset by peer|went away"):
         draw(toy_posterior(), loader(), steps=9, out=tmp_path / "r", **options)
     mark.unlink()
-    assert_same_samples(undisturbed, resume(tmp_path / "r", toy_posterior(), loader()))
+    assert_same_samples(uninterrupted, resume(tmp_path / "r", toy_posterior(), loader()))
     record_property("faults", 1)

@@ -1,4 +1,4 @@
-"""Many processes at one run: each chain is written by one, and the others are told by whom."""
+"""Several processes and one run: each chain has one writer, and the others are told which."""
 
 import json
 import multiprocessing
@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.storage import locks as writers
-from langevin.storage import samples as shards
-from langevin.storage import status
+from langevin.storage import locks, samples, status
 from langevin.storage.directory import DirectoryStore
 from tests.helpers import samples_of, toy_data, toy_posterior
 from tests.storage import faults
@@ -21,22 +19,22 @@ draw = partial(lv.sample, progress=False)
 
 
 def test_a_chain_has_one_writer(tmp_path):
-    with writers.holding(tmp_path, [0, 1]), writers.holding(tmp_path, [2]):
+    with locks.holding(tmp_path, [0, 1]), locks.holding(tmp_path, [2]):
         for chains in ([1], [2, 3], None):
             with (
                 pytest.raises(lv.RunError, match=f"being written by process {os.getpid()} on "),
-                writers.holding(tmp_path, chains),
+                locks.holding(tmp_path, chains),
             ):
                 pass
-    with writers.holding(tmp_path), pytest.raises(lv.RunError, match="being written"), writers.holding(tmp_path, [7]):
+    with locks.holding(tmp_path), pytest.raises(lv.RunError, match="being written"), locks.holding(tmp_path, [7]):
         pass
-    with writers.holding(tmp_path):
+    with locks.holding(tmp_path):
         pass
     assert not list((tmp_path / "writers").glob("*.lock"))
 
 
 def sleep_on(path, held):
-    with writers.holding(path):
+    with locks.holding(path):
         child = os.fork()  # as a worker of a DataLoader is
         if child == 0:
             time.sleep(60)
@@ -46,40 +44,40 @@ def sleep_on(path, held):
 
 
 @pytest.mark.fault("a killed writer whose children live on")
-def test_a_process_that_is_killed_lets_go_though_its_children_live(tmp_path):
+def test_a_killed_process_releases_its_lock_though_its_children_live(tmp_path):
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=sleep_on, args=(tmp_path, there))
     process.start()
     child = here.recv()
     try:
-        with pytest.raises(lv.RunError, match=f"process {process.pid} on"), writers.holding(tmp_path):
+        with pytest.raises(lv.RunError, match=f"process {process.pid} on"), locks.holding(tmp_path):
             pass
         process.kill()
         process.join()
-        with writers.holding(tmp_path, [0]):
+        with locks.holding(tmp_path, [0]):
             pass
     finally:
         os.kill(child, 9)
 
 
-def test_a_lock_that_says_nothing_is_still_a_lock(tmp_path):
-    with writers.holding(tmp_path):
+def test_a_lock_with_unreadable_content_is_still_a_lock(tmp_path):
+    with locks.holding(tmp_path):
         (lock,) = (tmp_path / "writers").glob("*.lock")
         for text in ("", "[]", "{}", '{"process": 1, "chains": "x"}'):
             lock.write_text(text)
-            with pytest.raises(lv.RunError, match="being written by"), writers.holding(tmp_path, [3]):
+            with pytest.raises(lv.RunError, match="being written by"), locks.holding(tmp_path, [3]):
                 pass
 
 
-def test_status_shows_steps_rates_and_heartbeats_and_knows_a_clock_that_was_set_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(writers, "_BEAT_SECONDS", 0.0)
+def test_status_shows_steps_rates_and_heartbeats_whatever_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_HEARTBEAT_SECONDS", 0.0)
     seen = []
 
-    def look(moment):
-        if moment.step == 30 and moment.chains == [1]:
+    def look(info):
+        if info.step == 30 and info.chains == [1]:
             seen.extend(status.describe(tmp_path / "r")[1])
-            monkeypatch.setattr(writers.time, "time", lambda: 1000.0)  # years back
-        if moment.step == 35 and moment.chains == [1]:
+            monkeypatch.setattr(locks.time, "time", lambda: 1000.0)  # years back
+        if info.step == 35 and info.chains == [1]:
             seen.extend(status.describe(tmp_path / "r")[1])
 
     run = draw(
@@ -103,13 +101,13 @@ def test_status_shows_steps_rates_and_heartbeats_and_knows_a_clock_that_was_set_
     assert third[1] == "34"
     assert len(run) == 20  # the clock on the wall moves nothing
     monkeypatch.undo()
-    (pulse,) = (run.path / "writers").glob("*.json")
-    said = json.loads(pulse.read_text())
-    pulse.write_text(json.dumps({**said, "at": time.time() + 500}))
+    (beat,) = (run.path / "writers").glob("*.json")
+    said = json.loads(beat.read_text())
+    beat.write_text(json.dumps({**said, "at": time.time() + 500}))
     assert "ahead of this clock, ended" in status.describe(run.path)[1][1][6]
 
 
-def test_reading_while_another_writes_gives_a_consistent_beginning(tmp_path):
+def test_reading_while_another_process_writes_is_consistent(tmp_path):
     options = {"steps": 150, "burn_in": 0, "thin": 1, "chains": 2, "mode": "sequential", "checkpoint_steps": 3}
     whole = samples_of(draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options))
     path = tmp_path / "r"
@@ -139,7 +137,7 @@ def test_reading_while_another_writes_gives_a_consistent_beginning(tmp_path):
 
 def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, checkpoint_steps=5, out=tmp_path / "r")
-    look, looks = shards._look, []
+    look, looks = samples._look, []
 
     def hasty(path, manifest):
         index = look(path, manifest)
@@ -149,6 +147,6 @@ def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
             index.records.clear()
         return index
 
-    monkeypatch.setattr(shards, "_look", hasty)
+    monkeypatch.setattr(samples, "_look", hasty)
     assert DirectoryStore.open(run.path).saved() == len(run)
     assert len(looks) == 2

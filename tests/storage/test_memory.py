@@ -144,8 +144,8 @@ def test_a_fit_in_memory_resumes_and_is_saved(tmp_path):
 @modes
 def test_an_interrupted_run_resumes_from_the_directory_in_the_message(temporary, capsys, mode):
     whole = draw(toy_posterior(), toy_data(), steps=30, mode=mode, **OPTIONS)
+    stop = stop_at(13, [1] if mode == "sequential" else [0, 1])
     with pytest.raises(Stop):
-        stop = stop_at(13, [1] if mode == "sequential" else [0, 1])
         draw(toy_posterior(), toy_data(), steps=30, mode=mode, callbacks=[stop], **OPTIONS)
     path = named_directory(capsys)
     assert path.parent == temporary
@@ -186,7 +186,7 @@ def test_an_error_within_a_step_leaves_the_checkpoint_before_it(temporary, capsy
 
 
 def test_a_resume_that_fails_leaves_the_run_in_memory_as_it_was():
-    """The stepper that goes on from a checkpoint must not change it."""
+    """The stepper that continues from a checkpoint must not change it."""
 
     class Broken(lv.SGHMC):
         fails_at = None

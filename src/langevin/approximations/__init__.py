@@ -1,4 +1,4 @@
-"""Distributions that are fitted instead of sampled: what they are, without the loop. Importing one here registers it."""
+"""Distributions that are fitted instead of sampled, without the loop that fits them. Importing one registers it."""
 
 from langevin.approximations.averaging import HWA, SWA, SWAG
 from langevin.approximations.base import APPROXIMATIONS, Approximation

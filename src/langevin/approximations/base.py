@@ -1,7 +1,7 @@
 """What an approximation is: what is minimized, where from, and the distribution that the iterates on the way make.
 
-`lv.fit` does the rest, in the loop that samplers run in. One is registered by `@APPROXIMATIONS.register` on its class and
-one import in `approximations/__init__.py`: `lv.NAME`, the command line, the citation and resuming follow.
+`lv.fit` does the rest, in the loop that samplers run in. One is registered by `@APPROXIMATIONS.register` on its class
+and one import in `approximations/__init__.py`: `lv.NAME`, the command line, the citation and resuming follow.
 """
 
 from __future__ import annotations

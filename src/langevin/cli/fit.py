@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-Method = Annotated[
+MethodName = Annotated[
     str, typer.Option(callback=options.choice("--method", APPROXIMATIONS), help=f"One of {', '.join(APPROXIMATIONS)}.")
 ]
 MethodOption = Annotated[list[str] | None, options.repeated("the method", "cycle=100")]
@@ -31,7 +31,7 @@ def fit(
     model: options.Model,
     data: options.Data,
     out: options.Out,
-    method: Method = "meanfield",
+    method: MethodName = "meanfield",
     method_option: MethodOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; all methods but laplace need one.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim (Adam; for swa and swag SGD).")] = None,
@@ -72,7 +72,7 @@ def fit(
     """
     from langevin.cli.recipes import build, new_recipe
     from langevin.inference.fit import fit as fitted
-    from langevin.load import load
+    from langevin.loading import load
 
     approximation = make_approximation(method, parse_options(method_option))
     takes_steps = not isinstance(approximation, Laplace)

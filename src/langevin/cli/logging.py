@@ -43,7 +43,7 @@ def logging(
     from langevin.ensembles.run import Run
     from langevin.inference.distributed import is_main_process
     from langevin.integrations.tensorboard import TensorBoard
-    from langevin.load import load
+    from langevin.loading import load
     from langevin.storage import manifest as manifests
 
     existing = load(out, posterior.model, posterior.likelihood) if manifests.exists(out) else None

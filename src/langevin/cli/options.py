@@ -90,9 +90,12 @@ def _device(value: str | None) -> str | None:
         return None
     try:
         device = torch.device(value)
-        if device.type == "cuda" and not torch.cuda.is_available():
+        if device.type != "cuda":
+            torch.zeros((), device=device).item()
+        elif not torch.cuda.is_available():
             raise ValueError(f"--device {value}: torch finds no CUDA device here. Leave it out, or write --device cpu.")
-        torch.zeros((), device=device).item()
+        elif (device.index or 0) >= (count := torch.cuda.device_count()):  # a tensor there would take memory of it
+            raise ValueError(f"--device {value}: there are {count} CUDA devices, cuda:0 to cuda:{count - 1}.")
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"--device {value} can't be used: {reason}. Leave it out, or write --device cpu.") from None

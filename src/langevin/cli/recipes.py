@@ -27,7 +27,7 @@ from langevin.ensembles.fit import Fit
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.evaluation.inputs import examples
-from langevin.load import command_of, load
+from langevin.loading import command_of, load
 
 _WRONG_TYPE = (TypeError, AttributeError, LookupError, RuntimeError, ArithmeticError)  # what unsuitable values raise
 

@@ -39,7 +39,7 @@ class Posterior(Objective):
 
     Args:
         model: any module; only its parameters that require a gradient are sampled.
-        likelihood: `lv.likelihoods.Categorical()`, `Bernoulli()`, `Gaussian(std)` or any object with `log_prob(output, target)`.
+        likelihood: one of `lv.likelihoods`, such as `Categorical()`, or any object with `log_prob(output, target)`.
         prior: an object with `log_prob(parameter)`, or a mapping from name patterns to such objects; by default
             `lv.priors.default(model)`, Gaussians scaled by fan-in.
         num_data: the number of training examples N. It has no default: a wrong N is a wrong temperature.

@@ -1,8 +1,8 @@
 """Priors: log p(parameter), summed over the tensor.
 
-A prior is any object with `log_prob(parameter)`; the library's own are registered, `@PRIORS.register`. `PerParameter` maps patterns of parameter names to priors. Groups, in
-the priors that have them, are the slices along the first dimension: the weights into one output feature; in a vector
-every element is its own group.
+A prior is any object with `log_prob(parameter)`; the library's own are registered, `@PRIORS.register`. `PerParameter`
+maps patterns of parameter names to priors. Groups, in the priors that have them, are the slices along the first
+dimension: the weights into one output feature; in a vector every element is its own group.
 """
 
 from __future__ import annotations

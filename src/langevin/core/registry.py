@@ -1,4 +1,4 @@
-"""Registries: things by name. What is registered is exported, offered by the command line, cited, tested and documented."""
+"""Registries: names to classes. What is registered is exported, offered by the command line, cited and tested."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def distill(
     seed: int = 0,
     predict_batch_size: int = 1024,
 ) -> Distilled:
-    """Train one network to predict what the whole ensemble predicts at the inputs (no labels needed). The student is left as it is.
+    """Train one network to predict what an ensemble predicts (no labels needed). The given student is left as it is.
 
     Args:
         run: an ensemble, or any object with `predict(x)`.

@@ -2,7 +2,7 @@
 
 The contract, which `tests/contract/test_ensemble.py` holds every kind to:
 
-- It is a sequence: `len(e)`, `e[i]` is a dict of named tensors, iteration gives all of them, and `e[a:b]` is an ensemble.
+- It is a sequence: `e[i]` is a dict of named tensors, iteration gives all `len(e)` of them, `e[a:b]` is an ensemble.
 - `predict(x)` is the mean over its members. It changes neither the ensemble nor anybody's model, and threads may
   predict side by side.
 - `Ensemble.concat([a, b])` predicts what all members of a and b predict together.

@@ -1,7 +1,7 @@
 """One module that answers for the whole run: mean and uncertainty, for programs that do not have langevin.
 
-`EnsembleModule` carries the samples stacked along a first axis and evaluates all of them at once (`torch.func.vmap`), so the
-exported graph has the size of one network, not of as many as there are samples.
+`EnsembleModule` carries the samples stacked along a first axis and evaluates all of them at once (`torch.func.vmap`),
+so the exported graph has the size of one network, not of as many as there are samples.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ClassAccumulator:
 
 
 class ValueAccumulator:
-    """Means and variances over samples, by Welford's recursion: a second moment minus a squared mean would lose everything in rounding."""
+    """Means and variances over samples, by Welford's recursion: a difference of moments would be lost in rounding."""
 
     def __init__(self, keep: bool) -> None:
         self.count = 0

@@ -96,8 +96,8 @@ class Predictor:
             )
         if others is not None and (more := [n for n in tensors if n not in weights and n not in others]):
             raise ValueError(
-                f"The model has tensors that the stored weights lack, {more[0]!r} for one ({len(more)} in all): it would "
-                f"predict with values that nobody has trained. Give the model that was sampled."
+                f"The model has tensors that the stored weights lack, such as {more[0]!r} ({len(more)} in all): it "
+                f"would predict with untrained values. Give the model that was sampled."
             )
 
     def batch_of_samples(self, x: Any) -> int:
@@ -144,7 +144,7 @@ class Predictor:
         return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
 
     def _one_by_one(self, named: Weights, x: Any) -> Any:
-        """A forward pass for each, the weights put into this thread's module: in a tenth of `functional_call`'s time."""
+        """A forward pass for each, the weights put into this thread's module: faster than `functional_call`."""
         module = self._mine()
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         places = [(own[name], stack) for name, stack in named.items()]

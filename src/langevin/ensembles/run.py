@@ -109,7 +109,7 @@ class Run(Ensemble):
         return self._samples.corrupted
 
     def check(self) -> dict[str, str]:
-        """Read every sample once, so that those with NaN or infinity are left out, with a warning; what is corrupted."""
+        """Read every sample once, so that those with NaN or infinity are left out; returns what is corrupted."""
         return self._samples.check()
 
     @property

@@ -1,7 +1,7 @@
 """The chains that advance together: one, or several stacked along a leading axis of every parameter.
 
-Both are an objective with its stepper and its scheduler, and know how to be saved and restored chain by chain, so that a
-checkpoint does not depend on which of the two wrote it.
+Both are an objective with its stepper and its scheduler, and know how to be saved and restored chain by chain, so that
+a checkpoint does not depend on which of the two wrote it.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ class Chains(ABC):
         size = batch_size_of(tree_map(lambda t: t[0], y) if self.stacked else y)
         if not 1 <= self.grad_accumulation_steps <= size:
             raise ValueError(
-                f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; give 1 to {size}."
+                f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; give 1 to "
+                f"{size}."
             )
         parts = self.grad_accumulation_steps
         bounds = [size * i // parts for i in range(parts + 1)]

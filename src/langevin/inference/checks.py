@@ -50,7 +50,8 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
     if not batches.exact_resume:
         warnings.warn(
             "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
-            "own): a resumed run will continue with other batches than an uninterrupted one. Pass the data set instead.",
+            "own): a resumed run will continue with other batches than an uninterrupted one. Pass the data set "
+            "instead.",
             stacklevel=3,
         )
     with preserve_rng_state():
@@ -89,9 +90,9 @@ def check_sampler(
     check_schedule(schedule, sampler, settings, batches)
     if sampler.adapts and settings.freeze and settings.burn_in == 0:
         raise ValueError(
-            f"{type(sampler).__name__} learns its metric during burn-in and is frozen at its end, so that its target is "
-            f"exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a biased "
-            f"target, freeze=False."
+            f"{type(sampler).__name__} learns its metric during burn-in and is frozen at its end, so that its target "
+            f"is exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a "
+            f"biased target, freeze=False."
         )
     _check_mesh(posterior, sampler, place, out)
 
@@ -158,8 +159,8 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     known = posterior.incompatible_layers() or posterior.allow
     if loss != again and not known:
         raise ValueError(
-            "The model's output is random (two passes over one batch differ), so there is no fixed posterior to sample. "
-            'Take the randomness out, or allow it: Posterior(…, allow=["dropout"]).'
+            "The model's output is random (two passes over one batch differ), so there is no fixed posterior to "
+            'sample. Take the randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
 
 
@@ -189,14 +190,15 @@ def check_same(store: SampleStore, objective: Objective, posterior: Posterior, b
         raise RunError(f"The data are not those of {store.name}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
 
 
-def check_same_sampler(store: SampleStore, sampler: Any, schedule: Any) -> None:
-    """Refuse to continue a run with another sampler or schedule; one that is not serializable is taken on trust."""
-    for name, given in (("sampler", sampler), ("schedule", schedule)):
-        saved = store.manifest[name]
+def check_same_stepper(store: SampleStore, stepper: Any, schedule: Any, option: str) -> None:
+    """Refuse to continue with another sampler (optimizer) or schedule; one that is not serializable is trusted."""
+    call = "sample" if option == "sampler" else "fit"
+    for name, entry, given in ((option, "sampler", stepper), ("schedule", "schedule", schedule)):
+        saved = store.manifest[entry]
         if given is not None and saved is not None and write_recipe(given) != saved:
             raise RunError(
                 f"A run keeps its {name}: {store.name} has {saved or 'none'}, given {write_recipe(given) or given}. "
-                f"Leave out {name}=…, or start a new run from this one: lv.sample(…, init=lv.load(…))."
+                f"Leave out {name}=…, or start a new one from it: lv.{call}(…, init=lv.load(…))."
             )
 
 
@@ -226,8 +228,8 @@ def refuse_if_too_large(store: SampleStore, settings: RunSettings) -> None:
         where = f"{store.name} has {human_size(free)} free" if store.path else f"{human_size(free)} of memory are free"
         instead = "" if store.path else ', or write them to disk: out="runs/mine"'
         raise RunError(
-            f"The samples would take {human_size(needed)}, but {where}. Save fewer (thin=…, keep_last=…) or smaller ones "
-            f"(sample_dtype=torch.float16){instead}."
+            f"The samples would take {human_size(needed)}, but {where}. Save fewer (thin=…, keep_last=…) or smaller "
+            f"ones (sample_dtype=torch.float16){instead}."
         )
 
 

@@ -98,7 +98,8 @@ def checked_keep_last(keep_last: int | None) -> int | None:
     """How many samples of a chain stay; None: all."""
     if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
         raise ValueError(
-            f"keep_last={keep_last!r}: give an integer, 1 or more, to keep at least one sample, or leave it out to keep all."
+            f"keep_last={keep_last!r}: give an integer, 1 or more, to keep at least one sample, or leave it out to "
+            f"keep all."
         )
     return keep_last
 

@@ -216,6 +216,6 @@ def _gradient_noise(
         yield Finding(
             level,
             check,
-            f"The gradient-noise temperature is about {added:.2g} at the present weights, the target temperature {temperature:g}."
-            + ("" if level == "ok" else " A smaller lr or a larger batch lowers it in proportion."),
+            f"The gradient-noise temperature is about {added:.2g} at the present weights, the target temperature "
+            f"{temperature:g}." + ("" if level == "ok" else " A smaller lr or a larger batch lowers it in proportion."),
         )

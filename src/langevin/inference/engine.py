@@ -1,8 +1,8 @@
 """The engine: the only loop. It takes chains from where they are to the last step.
 
-A step: fetch the mini-batch of (seed, chain, step), compute the objective's loss and its gradient, let the stepper move,
-record loss and temperature, save the sample if its turn has come, write a checkpoint if one is due. Weights change only
-in `Chains.advance`, so whatever goes wrong elsewhere leaves a state from which the run continues.
+A step: fetch the mini-batch of (seed, chain, step), compute the objective's loss and its gradient, let the stepper
+move, record loss and temperature, save the sample if its turn has come, write a checkpoint if one is due. Weights
+change only in `Chains.advance`, so whatever goes wrong elsewhere leaves a state from which the run continues.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def _reading_checkpoints(store: SampleStore, numbers: list[int]) -> Iterator[Non
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
         raise RunError(
-            f"The checkpoint of the chains {numbers} in {store.name} does not fit this model and sampler, so they can't "
-            f"continue from it ({type(error).__name__}: {error})."
+            f"The checkpoint of the chains {numbers} in {store.name} does not fit this model and sampler, so they "
+            f"can't continue from it ({type(error).__name__}: {error})."
         ) from error
 
 
@@ -332,8 +332,8 @@ def _divergence(group: Chains, store: SampleStore, index: int, what: str) -> str
     which = f" No longer finite: {', '.join(lost[:3])}{'…' if len(lost) > 3 else ''}." if lost else ""
     kept = "" if store.path is None else f" Samples before it and the last good checkpoint are in {store.name}."
     return (
-        f"Chain {group.numbers[index]}: {what} at step {group.step}, with lr={group.lr():.3g}.{which}{kept} Sample again "
-        f"with a smaller lr; `langevin doctor` estimates the largest stable one."
+        f"Chain {group.numbers[index]}: {what} at step {group.step}, with lr={group.lr():.3g}.{which}{kept} Sample "
+        f"again with a smaller lr; `langevin doctor` estimates the largest stable one."
     )
 
 

@@ -88,7 +88,9 @@ def resume(
     store = _store_of(run)
     manifest = store.manifest
     if manifest.get("recorded"):
-        raise RunError(f"The run in {store.name} was recorded by a Recorder, so it can't be resumed: its loop is yours.")
+        raise RunError(
+            f"The run in {store.name} was recorded by a Recorder, so it can't be resumed: its loop is yours."
+        )
     if store.path is not None:
         manifests.require(store.path, manifest)
     before = read_settings(store)
@@ -102,7 +104,9 @@ def resume(
     given: StepperFactory | None = None if sampler is None else sampler_factory(sampler)
     if approximation is not None:
         if sampler is not None or init is not None or chains not in (None, 1):
-            raise ValueError(f"{store.name} is a fit, not a run: it has an optimizer. Leave out sampler=, init= and chains=.")
+            raise ValueError(
+                f"{store.name} is a fit, not a run: it has an optimizer. Leave out sampler=, init= and chains=."
+            )
         _check_fit(store, approximation, before, steps)
         objective = approximation.objective(posterior)
         given = None if optimizer is None else OptimizerFactory(optimizer)
@@ -110,9 +114,10 @@ def resume(
         raise ValueError(f"{store.name} is a run, not a fit: it has a sampler. Leave out optimizer=….")
     batches = as_batches(data, settings.batch_size, settings.seed, device_of(posterior))
     checks.check_same(store, objective, original, batches)
-    checks.check_same_sampler(store, given, schedule)
-    make_scheduler = schedule or (None if manifest["schedule"] is False else _known(store, "schedule"))
-    engine = Engine(objective, batches, given or _known(store, "sampler"), make_scheduler, settings, place)
+    option = "sampler" if approximation is None else "optimizer"
+    checks.check_same_stepper(store, given, schedule, option)
+    make_scheduler = schedule or (None if manifest["schedule"] is False else _known(store, "schedule", "schedule"))
+    engine = Engine(objective, batches, given or _known(store, "sampler", option), make_scheduler, settings, place)
     try:
         if approximation is None:
             checks.check_sampler(engine.probe, original, settings, make_scheduler, batches, place, store.path)
@@ -202,14 +207,14 @@ def _check_fit(store: SampleStore, approximation: Approximation, settings: RunSe
         )
 
 
-def _known(store: SampleStore, what: str) -> Callable[..., Any]:
-    """The factory that the manifest names."""
-    if store.manifest[what] is None:
+def _known(store: SampleStore, entry: str, option: str) -> Callable[..., Any]:
+    """The factory that the manifest names, which the user may give by that option."""
+    if store.manifest[entry] is None:
         raise RunError(
-            f"The {what} of {store.name} was not serializable; give it again: lv.resume({store.name!r}, posterior, data, "
-            f"{what}=…)."
+            f"The {option} of {store.name} was not serializable; give it again: lv.resume({store.name!r}, posterior, "
+            f"data, {option}=…)."
         )
     try:
-        return read_recipe(store.manifest[what])
+        return read_recipe(store.manifest[entry])
     except ValueError as error:
-        raise RunError(f"The {what} of {store.name} is not known: {error}") from None
+        raise RunError(f"The {option} of {store.name} is not known: {error}") from None

@@ -143,8 +143,8 @@ def sample(
         checks.check_sampler(engine.probe, posterior, settings, schedule, batches, place, out)
     except TypeError as error:
         raise ValueError(
-            f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, lr=1e-2, "
-            f"schedule=partial(CosineAnnealingLR, T_max=10_000))."
+            f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, "
+            f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
     checks.check_data(posterior, batches, seed)
     starts = {chain: starting_weights(init, chain, posterior) for chain in range(chains)}

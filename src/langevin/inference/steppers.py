@@ -43,7 +43,7 @@ def sampler_factory(sampler: SamplerLike, options: Mapping[str, Any] | None = No
     if isinstance(sampler, Optimizer) or not callable(sampler):
         raise ValueError(
             f"Give the sampler's class with its options beside it, lv.sample(posterior, data, lv.SGLD, lr=1e-2); given "
-            f"{'an object of' if isinstance(sampler, Optimizer) else ''} {type(sampler).__name__}."
+            f"{'an object of ' if isinstance(sampler, Optimizer) else ''}{type(sampler).__name__}."
         )
     if isinstance(kind, type) and not issubclass(kind, Sampler):
         raise ValueError(

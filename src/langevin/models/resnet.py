@@ -7,6 +7,7 @@ All share one skeleton: a stem, stages of residual blocks, global average poolin
     bottleneck    y = act(shortcut(x) + unit₃(act(unit₂(act(unit₁(x))))))          1×1, 3×3, 1×1
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -151,9 +152,10 @@ class ResidualBlock(nn.Module):
         return self.activation(last(h) + (x if self.shortcut is None else self.shortcut(x)))
 
 
-class _ResidualNetwork(nn.Module):
+class _ResidualNetwork(nn.Module, ABC):
     """The skeleton: stem, stages of blocks, global average pooling, head."""
 
+    @abstractmethod
     def __init__(
         self,
         *,
@@ -295,6 +297,7 @@ class ResNet50(_ResidualNetwork):
 class _ResNetPP(_ResidualNetwork):
     """What both forms of ResNet++ share: weight-normalized units, SELU and the small scales at the branches' ends."""
 
+    @abstractmethod
     def __init__(
         self,
         *,

@@ -175,7 +175,7 @@ def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str
             f" To pass an object: lv.SGLD(…, preconditioner={kind.__name__}(…))." if "preconditioner" in unknown else ""
         )
         raise ValueError(
-            f"{owner} has no option {unknown[0]!r}; those of its preconditioner, lv.preconditioners.{kind.__name__}, are "
+            f"{owner} has no option {unknown[0]!r}; the options of lv.preconditioners.{kind.__name__} are "
             f"{', '.join(known)}.{advice}"
         )
     return kind(**options)

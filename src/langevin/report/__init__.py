@@ -1,4 +1,4 @@
-"""`evaluate`: everything that a user asks after a run, in one report."""
+"""`evaluate`: diagnostics and scores of a run, in one report."""
 
 from langevin.report.contents import Picture, Report, Table
 from langevin.report.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""What to cite for what a report used."""
+"""BibTeX entries for the methods that a report used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The parts of a report: verdicts, tables, figures, configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with a sentence beneath and a description for those who do not see it."""
+    """A figure with a caption, and alternative text for screen readers."""
 
     title: str
     caption: str
@@ -35,7 +35,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """What `evaluate` found: `save("report.html")` writes the page, `to_dict()` has the numbers, `str` the verdicts."""
+    """An evaluation: `save("report.html")` writes the page, `to_dict()` gives the numbers, `str` the verdicts."""
 
     title: str
     summary: str
@@ -48,7 +48,7 @@ class Report:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def html(self) -> str:
-        """The page: one self-contained file."""
+        """The page, as self-contained HTML."""
         from langevin.report.page import render
 
         return render(self)
@@ -64,7 +64,7 @@ class Report:
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, JSON-serializable; what is unknown is None."""
+        """Everything but the figures, JSON-serializable; unknown values are None."""
         return {
             "title": self.title,
             "summary": self.summary,
@@ -82,7 +82,7 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dicts; what is not finite becomes None."""
+    """JSON-serializable numbers, strings, lists and dicts; non-finite numbers become None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

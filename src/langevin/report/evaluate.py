@@ -1,4 +1,4 @@
-"""`evaluate`: measure, judge, and put it on a page."""
+"""`evaluate`: measure a run, interpret the measurements, and collect both in a report."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def evaluate(
     """Evaluate a run: temperature, convergence, calibration, out-of-distribution detection, comparison with baselines.
 
     Args:
-        run: a run, a fit or another ensemble, a module that gives logits, or any object with `predict(x)`.
-        test: test data: a pair (x, y) or a data set.
-        ood: out-of-distribution inputs, by name, `{"notMNIST": other}`.
-        attack: `lv.evaluation.FGSM(eps)` or `lv.evaluation.PGD(eps)`, through the whole predictive of each run.
-        baselines: other runs on the same task, by name, `{"SGD": other}`, compared on the same inputs.
-        name: what the run is called on the page; by default its method.
-        probe: how many test inputs R̂ and ESS in function space are computed on.
-        attack_examples: test inputs that are attacked, at most.
-        batch_size: inputs at a time.
+        run: a run, a fit or another ensemble, a module that returns logits, or any object with `predict(x)`.
+        test: test data, a pair (x, y) or a data set.
+        ood: out-of-distribution inputs by name, `{"notMNIST": other}`.
+        attack: `lv.evaluation.FGSM(eps)` or `lv.evaluation.PGD(eps)`, on the predictive distribution of each run.
+        baselines: other runs on the same task by name, `{"SGD": other}`, compared on the same inputs.
+        name: of the run, for the page; by default its method.
+        probe: number of test inputs for R̂ and ESS in function space.
+        attack_examples: the largest number of test inputs to attack.
+        batch_size: inputs per forward pass.
     """
     name = name or name_of(run)
     if name in (baselines or {}):
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def judge(findings: Findings, attack: Attack | None, corrupted: list[str]) -> list[Verdict]:
-    """All verdicts, what was left out first."""
+    """All verdicts, excluded samples first."""
     found = [verdicts.corrupted(corrupted, findings.samples or 0)]
     chains = findings.chains
     if chains is not None:
@@ -104,7 +104,7 @@ def judge(findings: Findings, attack: Attack | None, corrupted: list[str]) -> li
 
 
 def name_of(run: Any) -> str:
-    """What a run is called if nobody says: its method."""
+    """The default name of a run: its method."""
     manifest = getattr(run, "manifest", {})
     recipe = manifest.get("method") or manifest.get("sampler")
     if isinstance(recipe, Mapping):
@@ -127,19 +127,19 @@ def _calibration(findings: Findings) -> Verdict:
 
 
 def _summary(findings: Findings) -> str:
-    held = ""
+    samples = ""
     if findings.chains is not None:
         count = findings.chains.function.chains
-        held = f"{findings.samples:,} samples of {count} chain{'s' if count != 1 else ''}, "
+        samples = f"{findings.samples:,} samples of {count} chain{'s' if count != 1 else ''}, "
     elif findings.samples is not None:
-        held = f"{findings.samples:,} draws, "
+        samples = f"{findings.samples:,} draws, "
     others = list(findings.predictions)[1:]
-    beside = f", beside {' and '.join(others)}" if others else ""
-    return f"{held}evaluated on {len(findings.y):,} test inputs{beside}."
+    baselines = f", compared with {' and '.join(others)}" if others else ""
+    return f"{samples}evaluated on {len(findings.y):,} test inputs{baselines}."
 
 
 def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What the manifest says, in words; whatever has none says its class."""
+    """The manifest as labels and values; without a manifest, the class."""
     if not manifest:
         return {"Kind": type(run).__name__}
     named = {
@@ -166,10 +166,10 @@ def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _recipe(value: Any) -> str:
-    """A name with its options, as a call."""
+    """A name with its options, written as a call."""
     if isinstance(value, Mapping) and "name" in value:
         options = ", ".join(f"{key}={option}" for key, option in value.get("options", {}).items())
-        return f"{value['name'] or 'the user’s own'}({options})"
+        return f"{value['name'] or 'custom'}({options})"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={option}" for key, option in value.items())
     return str(value)

@@ -1,4 +1,4 @@
-"""What is measured for a report."""
+"""The measurements behind a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langevin.evaluation.ood import Detection, detection, out_of_distribution
 
 @dataclass(frozen=True)
 class Chains:
-    """What the chains of a sampled run say about themselves."""
+    """Diagnostics of the chains of a run."""
 
     method: str
     samples_posterior: bool
@@ -42,7 +42,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements; `predictions`, `ood` and `attacked` are by run, this one first."""
+    """All measurements; `predictions` and `attacked` are keyed by run, the evaluated one first."""
 
     x: Any
     y: Tensor
@@ -58,12 +58,12 @@ class Findings:
 
     @property
     def name(self) -> str:
-        """What this run is called."""
+        """The name of the evaluated run."""
         return next(iter(self.predictions))
 
     @property
     def prediction(self) -> Prediction:
-        """This run's, on the test inputs."""
+        """The prediction of the evaluated run on the test inputs."""
         return self.predictions[self.name]
 
 
@@ -77,7 +77,7 @@ def measure(
     attack_examples: int,
     batch_size: int,
 ) -> Findings:
-    """Measure the first of the runs, and the others beside it. The samples of each are read once (but by an attack)."""
+    """Measure the first run, with the others as baselines. Without an attack, every sample is read once."""
     x, y = examples(test)
     sets = {"test": x} | {f"ood/{name}": _inputs(name, given) for name, given in ood.items()}
     this = next(iter(runs.values()))
@@ -91,7 +91,7 @@ def measure(
     chosen = _spread(batch_size_of(x), attack_examples)
     if attack is not None:
         if not isinstance(next(iter(predictions.values())), ClassPrediction):
-            raise ValueError("An attack is on predicted classes; leave out attack=… for a regression.")
+            raise ValueError("An attack needs predicted classes; leave out attack=… for regression.")
         attacked = {name: under_attack(run, attack, x[chosen], y[chosen]) for name, run in runs.items()}
     ood_predictions = {name: {run: by_set[f"ood/{name}"] for run, by_set in found.items()} for name in ood}
     return Findings(
@@ -115,7 +115,7 @@ def measure(
 def _predictions(
     run: Any, sets: Mapping[str, Any], weights: _WeightTrace | None, batch_size: int
 ) -> dict[str, Prediction]:
-    """What a run predicts for every set; for the probe set, and for values, with what each sample predicts."""
+    """Predictions of a run for every set; for the probe set, and for regression, with those of each sample."""
     if not isinstance(run, Ensemble):
         return {name: full_prediction_of(run, x, batch_size=batch_size) for name, x in sets.items() if name != "probe"}
     wanted = {name: x for name, x in sets.items() if name != "probe" or weights is not None}
@@ -125,7 +125,7 @@ def _predictions(
 
 
 class _WeightTrace:
-    """A random subset of the weights, of every sample that is shown."""
+    """A random subset of the weights, over all samples."""
 
     def __init__(self, subset: int) -> None:
         self._subset = subset
@@ -133,13 +133,13 @@ class _WeightTrace:
         self._rows: list[Tensor] = []
 
     def observe(self, stack: dict[str, Tensor]) -> None:
-        """Take in some samples."""
+        """Record the subset of stacked samples."""
         if self._chosen is None:
             self._chosen = Chosen.of({name: t[0] for name, t in stack.items()}, None, self._subset, 0)
         self._rows.append(self._chosen.read_stack(stack))
 
     def convergence(self, run: Run) -> Convergence:
-        """Of these weights, between the run's chains."""
+        """R̂ and ESS of the recorded weights, over the run's chains."""
         assert self._chosen is not None
         rows = run.split_by_chain(torch.cat(self._rows).cpu().numpy())
         return convergence(equal_lengths(rows), names=self._chosen.labels())
@@ -162,7 +162,7 @@ def _chains(run: Run, probe: Prediction, weights: _WeightTrace) -> Chains:
 
 
 def _traces(run: Any) -> dict[str, dict[int, list[float]]]:
-    """What was noted on the way, where it has more than one value."""
+    """Recorded traces with more than one value."""
     if not hasattr(run, "trace"):
         return {}
     known = run.traces if isinstance(run, Run) else ["loss"]
@@ -186,7 +186,7 @@ def _per_input(values: Tensor) -> Tensor:
 
 
 def _inputs(name: str, given: Any) -> Any:
-    """Inputs alone, or those of data with targets."""
+    """The inputs; targets, if there are any, are dropped."""
     if isinstance(given, Tensor):
         if len(given) == 0:
             raise ValueError(f"ood[{name!r}] is empty; leave it out or give at least one input.")
@@ -198,17 +198,17 @@ def _inputs(name: str, given: Any) -> Any:
 
 
 def _targets(predictions: Mapping[str, Prediction], y: Tensor) -> Tensor:
-    """Labels as whole numbers (n,), values as they are; for every run the same task."""
+    """Class labels as (n,), a trailing dimension of 1 squeezed; values unchanged."""
     first = next(iter(predictions.values()))
     if not isinstance(first, ClassPrediction):
         return y
     if first.probs.dim() != 2:
-        raise ValueError(f"A report is about one class per input; these predictions are {tuple(first.probs.shape)}.")
+        raise ValueError(f"A report needs class probabilities of shape (n, classes); given {tuple(first.probs.shape)}.")
     return y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
 
 
 def _spread(available: int, wanted: int) -> Tensor:
-    """Up to `wanted` indices, evenly spread."""
+    """Up to `wanted` indices, evenly spaced."""
     if wanted < 1:
-        raise ValueError(f"Look at one input or more; given {wanted}.")
+        raise ValueError(f"probe and attack_examples must be 1 or more; given {wanted}.")
     return torch.linspace(0, available - 1, min(available, wanted)).round().long()

@@ -1,4 +1,4 @@
-"""The report as one self-contained page."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from langevin.report.contents import Report
 from langevin.report.theme import DARK, LIGHT
 
 SIGNS = {"good": "✓", "check": "!", "bad": "✗", "unknown": "?"}
-WORDS = {"good": "good", "check": "check", "bad": "bad", "unknown": "unknown"}
 
 
 def render(report: Report) -> str:
-    """The HTML; every string of the user's is escaped."""
+    """The HTML; all text from the user is escaped."""
     import jinja2
 
     here = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=here, autoescape=True, undefined=jinja2.StrictUndefined)
-    styles = jinja2.Environment(loader=here, autoescape=False, undefined=jinja2.StrictUndefined)  # only our own colours
+    # CSS is not escaped: it contains only our own colours, no text from the user
+    styles = jinja2.Environment(loader=here, autoescape=False, undefined=jinja2.StrictUndefined)
     css = styles.get_template("page.css").render(light=_variables(LIGHT), dark=_variables(DARK))
     levels: list[str] = [verdict.level for verdict in report.verdicts]
     return pages.get_template("page.html.j2").render(
@@ -26,7 +26,6 @@ def render(report: Report) -> str:
         css=_ours(css),
         tally=[(level, levels.count(level)) for level in SIGNS],
         signs=SIGNS,
-        words=WORDS,
         version=__version__,
     )
 

@@ -1,4 +1,4 @@
-"""The figures of a report, each with a caption and a description in words."""
+"""The figures of a report, each with a caption and alternative text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langevin.report.theme import inline_svg
 
 
 def pictures(findings: Findings) -> list[Picture]:
-    """All that the findings allow."""
+    """All figures that apply to the findings."""
     found = []
     for index, (title, caption, alt, draw) in enumerate(_all(findings)):
         drawn = draw()
@@ -92,14 +92,14 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
 
 def _of_values(findings: Findings) -> Iterator[_Drawing]:
     values = {n: p for n, p in findings.predictions.items() if isinstance(p, ValuePrediction)}
-    said = torch.linspace(0.1, 0.9, 9)
-    found = {n: [coverage_of(p, findings.y, float(s)) for s in said] for n, p in values.items()}
+    nominal = torch.linspace(0.1, 0.9, 9)
+    found = {n: [coverage_of(p, findings.y, float(level)) for level in nominal] for n, p in values.items()}
     described = "; ".join(f"{n}: {shares[-1]:.0%} in the 90 % intervals" for n, shares in found.items())
     yield (
         "Interval coverage: are the intervals honest?",
         "On the diagonal coverage is nominal; below it the model is overconfident, above it underconfident.",
-        f"Share of the targets inside central intervals, against the probability of the interval. {described}.",
-        lambda: plots.coverage({name: (said, shares) for name, shares in found.items()}),
+        f"Share of the targets inside central intervals, against the nominal coverage. {described}.",
+        lambda: plots.coverage({name: (nominal, shares) for name, shares in found.items()}),
     )
 
 
@@ -129,14 +129,14 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
         mean, error = chains.temperature
         yield (
             "Temperature (trace)",
-            "Each point is the mean over the steps since the sample before; the band is the mean ± 2 standard errors.",
+            "Each point is a mean over the steps since the previous sample; the band is the mean ± 2 standard errors.",
             f"Temperature readings, mean {mean:.3g} ± {error:.1g}, target {chains.target_temperature:g}.",
             lambda: plots.temperature(readings, target=chains.target_temperature, measured=mean, error=error),
         )
 
 
 def coverage_of(prediction: ValuePrediction, target: Tensor, probability: float) -> float:
-    """The share of targets inside the central Gaussian interval of that probability."""
+    """The share of targets inside the central Gaussian interval of this probability."""
     half = math.sqrt(2) * float(torch.erfinv(torch.tensor(probability, dtype=torch.float64)))
     distance = (target.reshape(prediction.mean.shape).to(prediction.mean) - prediction.mean).abs()
     return float((distance <= half * prediction.variance.sqrt()).double().mean())

@@ -42,19 +42,19 @@ def tables(findings: Findings, attack: Attack | None) -> list[Table]:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number, or that it is unknown."""
+    """A number, or "unknown"."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return UNKNOWN if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
 def share(value: float) -> str:
-    """A percentage, or that it is unknown."""
+    """A percentage, or "unknown"."""
     return f"{value:.1%}" if math.isfinite(value) else UNKNOWN
 
 
 def estimate(value: Estimate) -> str:
-    """Mean ± error, as far as they are known."""
+    """Mean ± standard error, each "unknown" if it is NaN."""
     if not math.isfinite(value.mean):
         return UNKNOWN
     return f"{value.mean:.3f} ± {number(value.error)}"
@@ -75,7 +75,7 @@ def _cell(metric: str, value: float) -> str:
 
 
 def _uncertainties(prediction: Prediction) -> dict[str, float]:
-    """Means over the test inputs."""
+    """Mean uncertainties over the test inputs."""
     if isinstance(prediction, ClassPrediction):
         return {
             "Mean confidence": float(prediction.confidence.mean()),
@@ -154,7 +154,7 @@ def _chains(chains: Chains) -> Table:
     ]
     caption = (
         "In function space (predictions for a few test inputs) and in weight space. Weights of a network are not "
-        "identified: function space is what counts for use." + _reasons(*spaces)
+        "identified: convergence of predictions is what matters for use." + _reasons(*spaces)
     )
     return Table("Convergence", caption, ["Quantity", "Function space", "Weight space"], rows)
 
@@ -169,9 +169,12 @@ def _temperatures(chains: Chains) -> Table:
     rows += [[name, estimate(value)] for name, value in list(chains.by_tensor.items())[:24]]
     if math.isfinite(chains.kinetic.mean):
         rows.append(["Kinetic, all weights", estimate(chains.kinetic)])
-    caption = f"Configurational; target temperature {number(chains.target_temperature, 2)}. Standard errors are autocorrelation-adjusted."
+    caption = (
+        f"Configurational; target temperature {number(chains.target_temperature, 2)}. Standard errors are "
+        f"autocorrelation-adjusted."
+    )
     if math.isfinite(chains.kinetic.mean) and chains.kinetic_by_construction:
-        caption += f" {chains.method}'s thermostat makes the kinetic one T by construction: it carries no information."
+        caption += f" {chains.method}'s thermostat makes the kinetic temperature T by construction."
     return Table("Temperature", caption, ["Weights", "T"], rows)
 
 

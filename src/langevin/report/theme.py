@@ -1,7 +1,7 @@
-"""The colours of the page, light and dark, and the check of matplotlib's pictures inside it.
+"""The colours of the page, light and dark, and matplotlib figures as inline SVG.
 
-A picture is drawn once, in the colours of `langevin.plots.style`; inside the page each is a CSS variable, so that the
-reader's theme colours it. Text in pictures is text, in the page's own font.
+A figure is drawn once, in the colours of `langevin.plots.style`; in the page each colour is a CSS variable, so that
+figures follow the reader's theme. Text in figures stays text, in the page's font.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _VARIABLES = {
 
 
 def inline_svg(figure: Any, alt: str, prefix: str) -> str:
-    """The figure as SVG for inside a page, described for those who do not see it; ids begin with the prefix."""
+    """The figure as inline SVG with alternative text; ids start with the prefix, so that figures do not share any."""
     import matplotlib
 
     buffer = io.StringIO()

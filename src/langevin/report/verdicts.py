@@ -1,7 +1,6 @@
-"""What the numbers mean, in a sentence each. Every function here is pure: numbers in, a verdict out.
+"""Verdicts: what a measurement means, in one sentence. Every function here is pure: numbers in, a verdict out.
 
-A verdict is good, needs a check, is bad, or is unknown; what can't be determined from the data at hand is reported as
-unknown.
+The level of a verdict is good, check, bad or unknown. What the data cannot determine is unknown.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from langevin.evaluation.ood import Detection
 Level = Literal["good", "check", "bad", "unknown"]
 
 TEMPERATURE_TOLERANCE = 0.1  # relative to the target temperature, as in `find_lr`
-RHAT_LIMIT = 1.05  # independent draws, 4 chains of 100, stay below it; 1.01 they often exceed
-DISAGREEMENT = 0.05  # share of the probe set above the limit that is still put down to chance
-ENOUGH_SAMPLES = 100  # effective ones: a predicted probability is then known to 0.05 or better
+RHAT_LIMIT = 1.05  # independent draws (4 chains of 100) stay below it, but often exceed 1.01
+DISAGREEMENT = 0.05  # share of the probe set that may exceed the limit by chance
+ENOUGH_SAMPLES = 100  # effective ones: the standard error of a predicted probability is then at most 0.05
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One finding: what it is about, its level, a sentence with the numbers, and what to do if anything."""
+    """One finding: its subject, its level, a sentence with the numbers, and advice, if any."""
 
     about: str
     level: Level
@@ -37,77 +36,77 @@ class Verdict:
 
 
 def corrupted(reasons: Sequence[str], usable: int) -> Verdict | None:
-    """Samples that could not be read or contain numbers that are not finite, and were left out."""
+    """Samples that could not be read or contain non-finite numbers, and were excluded."""
     if not reasons:
         return None
     shown = "; ".join(reasons[:3]) + ("; …" if len(reasons) > 3 else "")
-    message = f"Corrupted samples are left out of everything below: {shown}. {_count(usable, 'sample')} remain."
+    message = f"Corrupted samples are excluded from everything below: {shown}. {_count(usable, 'sample')} remain."
     return Verdict("Samples", "bad", message, "Find out why; if the run diverged, sample again with a smaller lr.")
 
 
 def temperature(measured: Estimate | None, target: float, method: str, samples_posterior: bool) -> Verdict | None:
-    """Whether the chains sampled at the target temperature; None for what has no temperature."""
+    """Whether the chains sampled at the target temperature; None without a temperature."""
     about = "Temperature"
     if measured is None:
         return None
     if not samples_posterior or target == 0:
-        message = f"{method} injects no noise of a given temperature: its weights are not samples of the posterior."
+        message = f"{method} has no sampling temperature: its weights are not samples of the posterior."
         return Verdict(about, "unknown", message)
     if not math.isfinite(measured.mean):
         return Verdict(about, "unknown", "No temperature was measured.", "Sample more steps after the burn-in.")
     if not math.isfinite(measured.error):
-        message = f"Temperature {measured.mean:.2f}, target {target:g}; its standard error is unknown: there are too few samples."
-        return Verdict(about, "unknown", message, "Save at least four samples a chain.")
-    said = f"Temperature {measured.mean:.2f} ± {measured.error:.2f}"
+        message = f"Temperature {measured.mean:.2f}, target {target:g}; too few samples for a standard error."
+        return Verdict(about, "unknown", message, "Save at least four samples per chain.")
+    found = f"Temperature {measured.mean:.2f} ± {measured.error:.2f}"
     if not math.isfinite(target):
-        return Verdict(about, "unknown", f"{said}; the target temperature of a custom sampler is not known.")
+        return Verdict(about, "unknown", f"{found}; the target temperature of a custom sampler is unknown.")
     low, high = measured.mean - 2 * measured.error, measured.mean + 2 * measured.error
     least, most = target * (1 - TEMPERATURE_TOLERANCE), target * (1 + TEMPERATURE_TOLERANCE)
     if least <= low and high <= most:
-        return Verdict(about, "good", f"{said}: on target ({target:g}).")
+        return Verdict(about, "good", f"{found}: on target ({target:g}).")
     if low > most:
         return Verdict(
-            about, "bad", f"{said}: too hot, target {target:g}.", "Lower the learning rate or enlarge batches."
+            about, "bad", f"{found}: too hot, target {target:g}.", "Lower the learning rate or increase the batch size."
         )
     if high < least:
-        message = f"{said}: too cold, target {target:g}; the chains have not spread yet."
+        message = f"{found}: too cold, target {target:g}; the chains have not spread yet."
         return Verdict(about, "bad", message, "Run longer, with a longer burn-in.")
     if high - low <= 2 * TEMPERATURE_TOLERANCE * target:
         side = "hot" if measured.mean > target else "cold"
-        return Verdict(about, "check", f"{said}: close to the target ({target:g}), perhaps a little {side}.")
-    return Verdict(about, "unknown", f"{said}: too uncertain to compare with the target ({target:g}).", "Run longer.")
+        return Verdict(about, "check", f"{found}: close to the target ({target:g}), perhaps a little {side}.")
+    return Verdict(about, "unknown", f"{found}: too uncertain to compare with the target ({target:g}).", "Run longer.")
 
 
 def convergence(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
     """R̂ in function space: the largest on the probe set, and the share above the limit."""
     about = "Convergence"
     if math.isnan(worst):
-        reason = why or ("R̂ needs two chains or more" if chains < 2 else f"{draws} samples a chain are too few")
+        reason = why or ("R̂ needs at least two chains" if chains < 2 else f"{draws} samples per chain are too few")
         return Verdict(about, "unknown", f"Unknown: {reason}.", "Sample four chains.")
     if share <= DISAGREEMENT and math.isfinite(worst):
         message = (
-            f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, {worst:.2f} at most."
+            f"The {chains} chains agree: R̂ ≤ {RHAT_LIMIT} on {1 - share:.0%} of the probe set, at most {worst:.2f}."
         )
         return Verdict(about, "good", message)
     level: Level = "bad" if worst > 1.2 else "check"
     if math.isinf(worst):
-        message = f"Chains are stuck, each at another place: R̂ is above {RHAT_LIMIT} on {share:.0%} of the probe set."
+        message = f"Chains are stuck at different values: R̂ is above {RHAT_LIMIT} on {share:.0%} of the probe set."
         return Verdict(about, "bad", message, "Raise the learning rate or the temperature.")
-    message = f"Chains disagree: R̂ is {worst:.2g} at worst, above {RHAT_LIMIT} on {share:.0%} of the probe set."
-    return Verdict(about, level, message, "Run longer; or use a cyclical schedule, to visit more modes.")
+    message = f"Chains disagree: R̂ reaches {worst:.2g} and is above {RHAT_LIMIT} on {share:.0%} of the probe set."
+    return Verdict(about, level, message, "Run longer, or use a cyclical schedule to visit more modes.")
 
 
 def effective(samples: int, ess: float) -> Verdict:
-    """The effective sample size (the median over the probe set)."""
+    """The effective sample size, as the median over the probe set."""
     about = "Effective sample size"
     if samples == 1:
-        return Verdict(about, "unknown", "One sample: epistemic uncertainty can't be estimated from it.")
+        return Verdict(about, "unknown", "One sample: epistemic uncertainty cannot be estimated.")
     if not math.isfinite(ess):
         return Verdict(about, "unknown", f"Unknown: {samples} samples are too few.", "Save more samples.")
-    said = f"ESS {ess:.0f} of {samples} samples"
+    found = f"ESS {ess:.0f} of {samples} samples"
     if ess >= ENOUGH_SAMPLES:
-        return Verdict(about, "good", f"{said}: enough to predict with.")
-    return Verdict(about, "check", f"{said}: averages over them are still rough.", "Run longer.")
+        return Verdict(about, "good", f"{found}: enough for predictions.")
+    return Verdict(about, "check", f"{found}: predictions still have a large Monte Carlo error.", "Run longer.")
 
 
 def stationary(traces: Sequence[Stationarity]) -> Verdict:
@@ -115,10 +114,10 @@ def stationary(traces: Sequence[Stationarity]) -> Verdict:
     about = "Stationarity"
     known = [trace for trace in traces if trace.stationary is not None]
     if not known:
-        return Verdict(about, "unknown", "Unknown: the traces are too short, or mix too slowly.", "Save more samples.")
+        return Verdict(about, "unknown", "Unknown: the traces are too short or mix too slowly.", "Save more samples.")
     moving = [trace for trace in known if not trace.stationary]
     if not moving:
-        return Verdict(about, "good", "No drift is seen: the beginning of the traces looks like their end.")
+        return Verdict(about, "good", "No drift detected: early and late parts of the traces agree.")
     worst = max(moving, key=lambda trace: abs(trace.z))
     others = f", and {len(moving) - 1} more traces" if len(moving) > 1 else ""
     message = (
@@ -129,7 +128,7 @@ def stationary(traces: Sequence[Stationarity]) -> Verdict:
 
 
 class Chance(NamedTuple):
-    """What calibrated confidence shows by chance: mean and deviation of the calibration error, deviation of the gap."""
+    """For a calibrated model: mean and standard deviation of the calibration error, and standard deviation of the gap."""
 
     error: float
     spread: float
@@ -139,32 +138,32 @@ class Chance(NamedTuple):
 def chance_level(bins: Reliability) -> Chance:
     """In a bin of n examples accuracy − p is about N(0, σ² = p(1−p)/n), so its size is σ√(2/π) ± σ√(1 − 2/π)."""
     p, n = bins.confidence.double(), bins.size.double()
-    weighted = (p * (1 - p) / n).sqrt() * n / n.sum()  # the share of a bin × its σ
+    weighted = (p * (1 - p) / n).sqrt() * n / n.sum()  # the weight of a bin × its σ
     norm = float(weighted.square().sum().sqrt())
     return Chance(math.sqrt(2 / math.pi) * float(weighted.sum()), math.sqrt(1 - 2 / math.pi) * norm, norm)
 
 
 def calibration(error: float, confidence: float, accuracy: float, chance: Chance) -> Verdict:
-    """Whether confidence is calibrated: an error and a gap within two deviations of chance are no evidence against."""
-    said = f"confidence {confidence:.2f}, accuracy {accuracy:.2f}, calibration error {error:.3f}"
+    """Whether confidence is calibrated: error and gap within two standard deviations of chance count as calibrated."""
+    found = f"confidence {confidence:.2f}, accuracy {accuracy:.2f}, calibration error {error:.3f}"
     within = error <= chance.error + 2 * chance.spread and abs(confidence - accuracy) <= 2 * chance.gap
     if within or error <= 0.01:
-        return Verdict("Calibration", "good", f"Calibrated, as far as these data can tell: {said}.")
+        return Verdict("Calibration", "good", f"No miscalibration detected: {found}.")
     level: Level = "bad" if error > 0.1 and confidence > accuracy else "check"
     if confidence > accuracy:
-        return Verdict("Calibration", level, f"Overconfident: {said}.", "More samples, or a wider prior.")
-    return Verdict("Calibration", level, f"Underconfident: {said}.", "More data or a narrower prior.")
+        return Verdict("Calibration", level, f"Overconfident: {found}.", "Use more samples or a wider prior.")
+    return Verdict("Calibration", level, f"Underconfident: {found}.", "Use more data or a narrower prior.")
 
 
 def interval_coverage(inside: float, nominal: float, examples: int) -> Verdict:
-    """Whether intervals of nominal coverage contain that share of the targets, within two binomial errors."""
+    """Whether intervals have their nominal coverage, within two binomial standard errors."""
     error = math.sqrt(nominal * (1 - nominal) / examples)
-    said = f"{inside:.0%} of the targets lie in their {nominal:.0%} intervals"
+    found = f"{inside:.0%} of the targets lie in their {nominal:.0%} intervals"
     if abs(inside - nominal) <= max(2 * error, 0.02):
-        return Verdict("Calibration", "good", f"Calibrated, as far as these data can tell: {said}.")
+        return Verdict("Calibration", "good", f"No miscalibration detected: {found}.")
     if inside < nominal:
-        return Verdict("Calibration", "bad" if inside < nominal - 0.15 else "check", f"Overconfident: {said}.")
-    return Verdict("Calibration", "check", f"Underconfident: {said}.")
+        return Verdict("Calibration", "bad" if inside < nominal - 0.15 else "check", f"Overconfident: {found}.")
+    return Verdict("Calibration", "check", f"Underconfident: {found}.")
 
 
 def ood(found: Mapping[str, Mapping[str, Detection]]) -> list[Verdict]:
@@ -177,18 +176,18 @@ def ood(found: Mapping[str, Mapping[str, Detection]]) -> list[Verdict]:
     for name, by in found.items():
         best = max(by, key=lambda score: by[score].auroc)
         auroc, fpr = by[best].auroc, by[best].fpr95
-        said = f"AUROC {auroc:.2f} by {best}, FPR95 {fpr:.0%}"
+        numbers = f"AUROC {auroc:.2f} by {best}, FPR95 {fpr:.0%}"
         if auroc >= 0.9:
-            verdicts.append(Verdict(about, "good", f"Detects {name}: {said}."))
+            verdicts.append(Verdict(about, "good", f"Detects {name}: {numbers}."))
         elif auroc >= 0.7:
-            verdicts.append(Verdict(about, "check", f"Detects part of {name}: {said}."))
+            verdicts.append(Verdict(about, "check", f"Detects part of {name}: {numbers}."))
         else:
-            verdicts.append(Verdict(about, "bad", f"Does not detect {name}: {said}."))
+            verdicts.append(Verdict(about, "bad", f"Does not detect {name}: {numbers}."))
     return verdicts
 
 
 def attack_name(attack: Attack) -> str:
-    """Its kind and size: "FGSM(0.1)"."""
+    """Class and eps of an attack: "FGSM(0.1)"."""
     return f"{type(attack).__name__}({attack.eps:g})"
 
 
@@ -196,25 +195,27 @@ def attacked(name: str, result: Attacked) -> Verdict:
     """Accuracy under an attack, and whether uncertainty detects the attack."""
     best = max(result.detection, key=lambda score: result.detection[score].auroc)
     auroc = result.detection[best].auroc
-    said = (
+    message = (
         f"Under {name} accuracy falls from {result.clean_accuracy:.0%} to {result.accuracy:.0%}; attacked inputs are "
         f"detected with AUROC {auroc:.2f} (by {best})."
     )
-    kept = result.accuracy / max(result.clean_accuracy, 1e-9)
-    level: Level = "good" if kept >= 0.9 else "check" if kept >= 0.5 or auroc >= 0.9 else "bad"
-    return Verdict("Attack", level, said)
+    remaining = result.accuracy / max(result.clean_accuracy, 1e-9)
+    level: Level = "good" if remaining >= 0.9 else "check" if remaining >= 0.5 or auroc >= 0.9 else "bad"
+    return Verdict("Attack", level, message)
 
 
 def baseline(other: str, nll: Interval) -> Verdict:
-    """Whether this run predicts better than another: the difference of the NLL, other − this, with its interval."""
+    """Whether this run has a lower NLL than a baseline: the difference, baseline − this, with its interval."""
     side = "lower" if nll.value >= 0 else "higher"
     low, high = (nll.low, nll.high) if nll.value >= 0 else (-nll.high, -nll.low)
-    said = f"NLL {side} by {abs(nll.value):.3f} nats (interval {low:.3f} to {high:.3f})".replace("-", "−")
+    found = f"NLL {side} by {abs(nll.value):.3f} nats (interval {low:.3f} to {high:.3f})".replace("-", "−")
     if not nll.excludes_zero:
-        return Verdict("Comparison", "unknown", f"No significant difference from {other}: {said}.", "More test data.")
+        return Verdict(
+            "Comparison", "unknown", f"No significant difference from {other}: {found}.", "Test on more data."
+        )
     if nll.value > 0:
-        return Verdict("Comparison", "good", f"Better than {other}: {said}.")
-    return Verdict("Comparison", "bad", f"Worse than {other}: {said}.")
+        return Verdict("Comparison", "good", f"Better than {other}: {found}.")
+    return Verdict("Comparison", "bad", f"Worse than {other}: {found}.")
 
 
 def _count(number: int, what: str) -> str:

@@ -1,7 +1,7 @@
 """The samplers, and the registry that everything which runs over all of them reads.
 
-Adding a sampler is one file here, its class under `@SAMPLERS.register`, and one line below: `lv.NAME`, the command line,
-the citation, the contract tests, the support table, the gold benchmark and the API page follow.
+Adding a sampler is one file here, its class under `@SAMPLERS.register`, and one line below: `lv.NAME`, the command
+line, the citation, the contract tests, the support table, the gold benchmark and the API page follow.
 """
 
 from langevin.samplers.atmc import ATMC as ATMC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, overload
@@ -87,7 +87,7 @@ class _Layout:
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler")
 
 
-class Sampler(Optimizer):
+class Sampler(Optimizer, ABC):
     """Base of every sampler: the skeleton of a step. What a method promises is in its class attributes.
 
     A gradient g = ∇Û/N must be in `p.grad` (`Posterior.loss` leaves it there). Everything that a step depends on

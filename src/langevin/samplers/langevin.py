@@ -1,4 +1,4 @@
-"""Overdamped Langevin dynamics in the metric of a preconditioner A: SGLD, and pSGLD, KSGLD, BNPSGLD, NLD and SNGD by name.
+"""Overdamped Langevin dynamics in the metric of a preconditioner A: SGLD; by name pSGLD, KSGLD, BNPSGLD, NLD, SNGD.
 
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                    lr = ε, Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where A knows it
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ class Langevin(Sampler):
 
     preconditioner: Preconditioner
 
+    @abstractmethod  # a method names its preconditioner
     def __init__(
         self,
         params: Iterable[Any],

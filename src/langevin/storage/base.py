@@ -120,10 +120,10 @@ class SampleStore(ABC):
     def free_bytes(self) -> float:
         """The room that there is for samples."""
 
-    def heartbeat(self, chains: Collection[int], step: int) -> None:
+    def heartbeat(self, chains: Collection[int], step: int) -> None:  # noqa: B027
         """Tell others how far these chains are."""
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027
         """Look again at what others have written."""
 
     def read(self, record: Record) -> dict[str, Tensor]:
@@ -151,8 +151,8 @@ class SampleStore(ABC):
         if stored.is_floating_point() and not bool(stored.isfinite().all()):
             if bool(tensor.isfinite().all()):
                 raise RunError(
-                    f"{name} has values beyond the range of {self.manifest['sample_dtype']}; leave out sample_dtype=…, or "
-                    f"write sample_dtype=torch.bfloat16."
+                    f"{name} has values beyond the range of {self.manifest['sample_dtype']}; leave out sample_dtype=…, "
+                    f"or write sample_dtype=torch.bfloat16."
                 )
             raise FloatingPointError(f"{name} has a value that is not finite")
         return stored

@@ -68,8 +68,8 @@ class DirectoryStore(SampleStore):
         path = Path(path)
         if manifests.exists(path):
             raise RunError(
-                f"{path} already contains a run, which is never overwritten. Continue it with lv.resume({str(path)!r}, …) "
-                f"or choose another directory: out={str(path) + '-2'!r}."
+                f"{path} contains a run already, which is never overwritten: continue it with lv.resume({str(path)!r}, "
+                f"…) or choose another directory: out={str(path) + '-2'!r}."
             )
         try:
             (path / "samples").mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class DirectoryStore(SampleStore):
         return sum(len(buffer.steps) for buffer in self._buffers.values())
 
     def read_rows(self, records: list[Record]) -> dict[str, Tensor]:
-        """The tensors of samples that follow one another in one file; its checksum is verified when it is first opened."""
+        """The tensors of samples that follow one another in one file, whose checksum is verified at first."""
         path, rows = records[0].path, slice(records[0].row, records[-1].row + 1)
         assert path is not None
         try:
@@ -182,15 +182,15 @@ class DirectoryStore(SampleStore):
             return {name: self._as_given(name, tensor.clone()) for name, tensor in found.items()}  # not the mapped file
         except FileNotFoundError:
             raise RunError(
-                f"{path} does not exist any more: it was deleted, or replaced by newer samples (keep_last). Load the run "
-                f"again."
+                f"{path} does not exist any more: it was deleted, or replaced by newer samples (keep_last). Load the "
+                f"run again."
             ) from None
         except OSError as error:
             raise RunError(f"{path} can't be read: {error.strerror or error}.") from None
         except UNREADABLE as error:
             raise RunError(
-                f"{path} is corrupted: {error}. `langevin verify {self.path} --quarantine` moves corrupted files out of the "
-                f"way; the other samples are usable."
+                f"{path} is corrupted: {error}. `langevin verify {self.path} --quarantine` moves corrupted files out "
+                f"of the way; the other samples are usable."
             ) from None
 
     def _write_samples(self, chain: int) -> None:

@@ -83,7 +83,7 @@ def check(path: Path) -> None:
 
 
 def open_tensors(path: Path) -> Any:
-    """A safetensors file, its header read. `OSError` where the system is at fault, `CorruptedFileError` where the file is."""
+    """A safetensors file, its header read; `OSError` where the system is at fault, else `CorruptedFileError`."""
     if not path.is_file():  # a pipe would wait for ever
         raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
     with open(path, "rb"):  # safetensors does not tell a system without free descriptors from a corrupted file
@@ -133,8 +133,8 @@ def serialized(values: Any) -> str:
         return json.dumps(encode(values))
     except TypeError as error:
         raise RunError(
-            f"The state of the sampler, of its schedule or of the data loader is not serializable: {error}. Use one whose "
-            f"state consists of numbers, strings, tensors, lists and dicts."
+            f"The state of the sampler, of its schedule or of the data loader is not serializable: {error}. Use one "
+            f"whose state consists of numbers, strings, tensors, lists and dicts."
         ) from None
 
 

@@ -75,8 +75,8 @@ class MemoryStore(SampleStore):
             rows = [self._samples[record.chain][record.step].tensors for record in records]
         except KeyError:
             raise RunError(
-                f"The sample of chain {records[0].chain} at step {records[0].step} does not exist any more: it was replaced "
-                f"by newer samples (keep_last)."
+                f"The sample of chain {records[0].chain} at step {records[0].step} does not exist any more: it was "
+                f"replaced by newer samples (keep_last)."
             ) from None
         return {name: self._as_given(name, torch.stack([row[name] for row in rows])) for name in rows[0]}
 

@@ -1,4 +1,4 @@
-"""Stored samples as a sequence: read when they are asked for, checked to be finite, with what was recorded beside them."""
+"""Stored samples as a sequence: read when they are needed, checked to be finite, with the recorded statistics."""
 
 from __future__ import annotations
 

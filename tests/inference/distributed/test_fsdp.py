@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import langevin as lv
+from langevin.inference.distributed import Mesh
 from langevin.samplers import SAMPLERS
 from tests.helpers import toy_data, toy_model, toy_posterior
 from tests.inference.distributed.launch import launch
@@ -20,7 +21,12 @@ class Bare:
         return -parameter.pow(4).sum()
 
 
-PRIOR = {"0.weight": lv.priors.Gaussian(0.5), "0.bias": lv.priors.StudentT(3.0), "2.bias": lv.priors.Laplace(2.0), "*": Bare()}
+PRIOR = {
+    "0.weight": lv.priors.Gaussian(0.5),
+    "0.bias": lv.priors.StudentT(3.0),
+    "2.bias": lv.priors.Laplace(2.0),
+    "*": Bare(),
+}
 ELEMENTWISE = [name for name in SAMPLERS if SAMPLERS[name].stackable]
 
 
@@ -77,7 +83,7 @@ def refused():
     said = []
     for use in (
         lambda: lv.KSGLD(model.parameters(), lr=1e-3, num_data=60),
-        lambda: lv.sample(toy_posterior(model), toy_data(), partial(lv.SGLD, lr=1e-3), steps=5, mesh=lv.Mesh()),
+        lambda: lv.sample(toy_posterior(model), toy_data(), partial(lv.SGLD, lr=1e-3), steps=5, mesh=Mesh()),
     ):
         try:
             use()
@@ -97,7 +103,11 @@ def wrapped():
     joined()
     model = DistributedDataParallel(toy_model())
     posterior = lv.Posterior(
-        model, lv.likelihoods.Categorical(), {"0.weight": lv.priors.Gaussian(2.0), "*": lv.priors.Gaussian(1.0)}, num_data=60, sampled="0.*"
+        model,
+        lv.likelihoods.Categorical(),
+        {"0.weight": lv.priors.Gaussian(2.0), "*": lv.priors.Gaussian(1.0)},
+        num_data=60,
+        sampled="0.*",
     )
     return list(posterior.trainable_parameters())
 

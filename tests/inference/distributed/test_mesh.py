@@ -51,7 +51,7 @@ def test_chains_of_two_processes_are_those_of_one(tmp_path):
     ("mode", "options"),
     [
         ("sequential", {"batch_size": 17}),
-        ("sequential", {"batch_size": 16, "accumulate": 2}),
+        ("sequential", {"batch_size": 16, "grad_accumulation_steps": 2}),
         ("vectorised", {"batch_size": 17, "chains": 2, "mesh": "data=2"}),
     ],
 )
@@ -64,7 +64,7 @@ def test_two_processes_along_data_are_one_to_rounding(tmp_path, mode, options):
     assert_close_samples(whole, run)
     torch.testing.assert_close(run.trace("loss")[0], whole.trace("loss")[0], atol=1e-5, rtol=1e-5)
     assert run.manifest["environment"]["replicas"] == 2
-    with pytest.warns(UserWarning, match="replicas 2 → 1"):  # it goes on alone, not bit for bit
+    with pytest.warns(UserWarning, match="replicas 2 → 1"):  # alone, so not bit for bit
         more = resume(tmp_path / "r", toy_posterior(), toy_data(), steps=36)
     bigger = {**OPTIONS, **options, "mesh": None, "steps": 36}
     assert_close_samples(draw(toy_posterior(), toy_data(), SGHMC, mode=mode, **bigger), more)
@@ -96,10 +96,10 @@ def test_all_kinds_of_data_are_shared(tmp_path, kind):
 
 
 def perturbed(out):
-    def perturb(moment):
-        if moment.step == 13 and os.environ["RANK"] == "1":
+    def perturb(info):
+        if info.step == 13 and os.environ["RANK"] == "1":
             with torch.no_grad():
-                moment.sampler.param_groups[0]["params"][0][0, 0] += 1e-6
+                info.sampler.param_groups[0]["params"][0][0, 0] += 1e-6
 
     return sampled(out, callbacks=[perturb])
 
@@ -129,8 +129,8 @@ def test_the_hash_knows_every_bit_and_its_place():
 
 
 def interrupted(out, number):
-    def stop(moment):
-        if moment.step == 11 and os.environ["RANK"] == "1":
+    def stop(info):
+        if info.step == 11 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), number)
 
     return sampled(out, callbacks=[stop])
@@ -184,17 +184,17 @@ def test_an_extension_that_fails_leaves_the_run_as_it_was(tmp_path, monkeypatch)
     assert_close_samples(whole, run)
 
 
-def test_a_repeated_call_goes_on(tmp_path):
-    def stop(moment):
-        if moment.step == 17:
+def test_a_repeated_call_resumes(tmp_path):
+    def stop(info):
+        if info.step == 17:
             raise KeyboardInterrupt
 
-    options = {**OPTIONS, "out": tmp_path / "r", "resume_if_there": True}
+    options = {**OPTIONS, "out": tmp_path / "r", "resume": "auto"}
     with pytest.raises(KeyboardInterrupt):
         draw(toy_posterior(), toy_data(), SGHMC, callbacks=[stop], **options)
     run = draw(toy_posterior(), toy_data(), SGHMC, **options)
     assert_same_samples(draw(toy_posterior(), toy_data(), SGHMC, **OPTIONS), run)
-    with pytest.raises(lv.RunError, match="holds another run: its seed is 0, given 3"):
+    with pytest.raises(lv.RunError, match="contains another run: its seed is 0, given 3"):
         draw(toy_posterior(), toy_data(), SGHMC, seed=3, **options)
     with pytest.raises(lv.RunError, match="A run keeps its sampler"):
         draw(toy_posterior(), toy_data(), partial(lv.SGHMC, lr=1e-4), **options)

@@ -1,4 +1,4 @@
-"""The command under torchrun itself: workers that are killed come back and go on."""
+"""The command under torchrun itself: workers that are killed are restarted and resume."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def torchrun(folder, *words):
 @pytest.mark.fault("a worker killed under torchrun --max-restarts")
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["chains=2,data=1", "chains=1,data=2"])
-def test_a_worker_that_is_killed_is_restarted_and_goes_on(tmp_path, mesh, monkeypatch, record_property):
+def test_a_worker_that_is_killed_is_restarted_and_resumes(tmp_path, mesh, monkeypatch, record_property):
     """a worker killed under `torchrun --max-restarts`"""
     (tmp_path / "fragile.py").write_text(FRAGILE)
     monkeypatch.setenv("PYTHONPATH", os.path.abspath(os.environ.get("PYTHONPATH", "src")))
@@ -50,7 +50,7 @@ def test_a_worker_that_is_killed_is_restarted_and_goes_on(tmp_path, mesh, monkey
     words = ["--model", "fragile:net", "--data", "digits", "--lr", "0.1", "--steps", "60", "--thin", "5"]
     words += ["--burn-in", "0", "--batch-size", "32", "--chains", chains, "--out", "r"]
     said = torchrun(
-        tmp_path, "--max-restarts", "2", "-m", "langevin", "sample", *words, "--mesh", mesh, "--resume-if-there"
+        tmp_path, "--max-restarts", "2", "-m", "langevin", "sample", *words, "--mesh", mesh, "--resume", "auto"
     )
     assert f"{12 * int(chains)} samples in r" in said
     run = lv.load(tmp_path / "r", MLP(64, 10, widths=(8,)))

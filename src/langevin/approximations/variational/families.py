@@ -24,7 +24,7 @@ class MeanField(Family):
     variances, which are too small where weights are correlated. The arguments are those of `Family`.
 
     >>> import langevin as lv
-    >>> posterior = lv.Posterior(torch.nn.Linear(4, 3), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=100)
+    >>> posterior = lv.Posterior(torch.nn.Linear(4, 3), lv.likelihoods.Categorical(), num_data=100)
     >>> q = MeanField(init_std=0.1).of(posterior)
     >>> list(q.trainable_parameters())
     ['mean/weight', 'mean/bias', 'rho/weight', 'rho/bias']

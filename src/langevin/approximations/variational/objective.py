@@ -2,8 +2,9 @@
 
     loss(x, y) = E_q[−log p(y|x,w)] + KL(q‖prior)/N = −(estimate of the ELBO)/N
 
-It is the posterior's loss with the expected data term in the place of the data term, and −KL in the place of log p(w). KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace
-priors and otherwise by a draw. Both parts are unbiased.
+It is the posterior's loss with the expected data term in the place of the data term, and −KL in the place of log p(w).
+KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace priors and otherwise by a draw. Both
+parts are unbiased.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`load`: open a stored run or fit. One that the command line made with a network of the library knows its model by name."""
+"""`load`: open a stored run or fit; one that the command line made knows its model by name."""
 
 from __future__ import annotations
 

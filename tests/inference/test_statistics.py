@@ -1,4 +1,4 @@
-"""What is noted with the samples: loss and temperature."""
+"""The statistics that are stored with samples: loss and temperature."""
 
 import math
 from functools import partial
@@ -15,9 +15,11 @@ draw = partial(lv.sample, progress=False)
 
 
 @pytest.mark.parametrize(("mode", "chains"), [("sequential", 1), ("vectorised", 8)])
-def test_the_temperature_of_a_run_is_the_one_asked(mode, chains):
+def test_the_temperature_of_a_run_is_the_target_temperature(mode, chains):
     x = torch.linalg.qr(torch.randn(60, 4)).Q * math.sqrt(60)
-    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(
+        nn.Linear(4, 1, bias=False), lv.likelihoods.Gaussian(0.5), lv.priors.Gaussian(), num_data=60
+    )
     lr = 0.2 / (4 + 1 / 60)  # a tenth of the limit: after the step the reading would be wrong by 2/10·…
     run = draw(
         posterior,
@@ -35,7 +37,7 @@ def test_the_temperature_of_a_run_is_the_one_asked(mode, chains):
     assert abs(got.mean - 2.0 / 0.9) < 4 * got.error  # SGLD's own bias: 1/(1 − ελ/2)
 
 
-def test_loss_and_temperature_notes_are_means_since_the_sample_before():
+def test_loss_is_the_mean_since_the_sample_before():
     seen = []
     run = draw(
         toy_posterior(),
@@ -44,7 +46,7 @@ def test_loss_and_temperature_notes_are_means_since_the_sample_before():
         steps=12,
         burn_in=4,
         thin=4,
-        callbacks=[lambda m: seen.append(m.loss[0])],
+        callbacks=[lambda info: seen.append(info.loss[0])],
     )
     assert run.trace("loss")[0] == pytest.approx([sum(seen[:8]) / 8, sum(seen[8:]) / 4])
 
@@ -59,16 +61,16 @@ def test_the_anchor_is_the_mean_of_the_second_half_of_burn_in(tmp_path):
         burn_in=8,
         thin=1,
         out=tmp_path / "r",
-        callbacks=[lambda m: weights.append(m.weights(0)["0.weight"].clone())],
+        callbacks=[lambda info: weights.append(info.weights(0)["0.weight"].clone())],
     )
-    anchor = run.store.checkpoint(0).tensors["anchor/0.weight"]
+    anchor = run.store.checkpoints([0])[0].tensors["anchor/0.weight"]
     torch.testing.assert_close(anchor, torch.stack(weights[3:7]).mean(0))  # before steps 4 … 7
 
 
 @pytest.mark.parametrize("stop", [13, 17])
-def test_a_stop_in_the_second_half_of_burn_in_leaves_the_anchor_right(stop, tmp_path):
-    def callback(moment):
-        if moment.step == stop:
+def test_a_run_interrupted_in_burn_in_has_the_same_anchor(stop, tmp_path):
+    def callback(info):
+        if info.step == stop:
             raise InterruptedError
 
     options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 30, "burn_in": 20, "thin": 1}
