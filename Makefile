@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench faults reproduce clean
+.PHONY: demo test test-slow lint bench faults reproduce architecture clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -29,11 +29,15 @@ bench: .venv/ready-test
 reproduce: .venv/ready
 	$(BIN)/python -m reproductions all --scale quick
 
+# the figure of docs/architecture.md, from the real import graph
+architecture: .venv/ready-test
+	$(BIN)/python docs/draw_architecture.py
+
 # every fault, tried; the figures go into docs/scaling.md
 faults: .venv/ready-test
 	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
-		tests/test_faults_files.py tests/test_faults_writers.py tests/test_faults_killed.py tests/test_faults_system.py \
-		tests/distributed
+		tests/storage/test_faults_files.py tests/storage/test_faults_writers.py \
+		tests/storage/test_faults_killed.py tests/storage/test_faults_system.py tests/inference/distributed
 	$(BIN)/python -m benchmarks scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
 
 clean:

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,17 @@ def test_a_name_has_one_meaning(word):
         for file in SOURCE.rglob("*.py")
         if f"\n{word} =" in file.read_text() or f"class {word}" in file.read_text()
     ]
+
+
+def test_the_figure_of_the_architecture_is_drawn_from_the_imports_as_they_are():
+    sys.path.insert(0, str(SOURCE.parents[1] / "docs"))
+    try:
+        import draw_architecture as figure
+    finally:
+        sys.path.pop(0)
+    names = [name for layer in figure.layers() for name in layer]
+    assert {path.stem for path in SOURCE.iterdir() if path.name != "py.typed" and not path.stem.startswith("_")} == set(
+        names
+    )
+    drawn = (SOURCE.parents[1] / "docs" / "architecture.svg").read_text()
+    assert figure.described(figure.imports(names)) in drawn, "run `make architecture`"

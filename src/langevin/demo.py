@@ -1,7 +1,8 @@
-"""The whole story in about a minute: scikit-learn's digits, plain SGD against SGLD.
+"""The demo, in about a minute: SGD against SGLD on scikit-learn's digits.
 
-A small network learns from few digits. Plain SGD gives one set of weights; SGLD gives samples of the posterior, whose
-predictions are averaged. Both then see the test digits, and patches of photographs, which are no digits at all.
+A small network is trained on 200 digits. SGD gives one set of weights; SGLD gives samples of the posterior, whose
+predictions are averaged. Both are evaluated on the test digits, and on patches of photographs as out-of-distribution
+inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from langevin.samplers import SGD, SGLD
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo runs."""
+    """Settings of the demo."""
 
     num_data: int = 200
     width: int = 50
@@ -48,25 +49,25 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One row of the table."""
 
     method: str
     accuracy: float
     nll: float
     calibration_error: float
-    confidence_on_digits: float
-    confidence_on_photographs: float
+    confidence: float  # mean on the test digits
+    ood_confidence: float  # mean on the patches of photographs
 
 
 def run_demo(out: Path, settings: Settings | None = None, progress: bool = True) -> list[Row]:
-    """Run both methods, write `report.html`, `demo.png`, `table.md` and `results.json` to `out`, return the table."""
+    """Run both methods, write `report.html`, `demo.png`, `table.md` and `results.json` to `out`; return the table."""
     s = settings or Settings()
-    torch.set_num_threads(1)  # so small a network is slower on two, and ten times so on a busy machine
+    torch.set_num_threads(1)  # a network this small is slower on two threads, ten times slower on a busy machine
     out.mkdir(parents=True, exist_ok=True)
     images, labels = data.digits("train").tensors
     train = images[: s.num_data], labels[: s.num_data]
     test_x, test_y = data.digits("test").tensors
-    others = photograph_patches(len(test_y))
+    ood_x = photograph_patches(len(test_y))
 
     torch.manual_seed(s.seed)
     model = MLP(64, 10, widths=(s.width,))
@@ -92,20 +93,20 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
             steps=s.sgld_steps,
             chains=s.chains,
             seed=s.seed,
-            mode="vectorised",  # the faster one here; a trial on a busy machine might decide otherwise
+            mode="vectorised",  # faster here; the timing trial can choose wrongly on a busy machine
             progress=progress,
         ),
     }
-    on_digits = {name: _classes(run, test_x) for name, run in runs.items()}
-    on_others = {name: _classes(run, others) for name, run in runs.items()}
+    predictions = {name: _classes(run, test_x) for name, run in runs.items()}
+    ood_predictions = {name: _classes(run, ood_x) for name, run in runs.items()}
     rows = [
         Row(
             method=name,
-            accuracy=scores.accuracy(on_digits[name].probs, test_y),
-            nll=scores.negative_log_likelihood(on_digits[name].probs, test_y),
-            calibration_error=scores.calibration_error(on_digits[name].probs, test_y),
-            confidence_on_digits=float(on_digits[name].confidence.mean()),
-            confidence_on_photographs=float(on_others[name].confidence.mean()),
+            accuracy=scores.accuracy(predictions[name].probs, test_y),
+            nll=scores.negative_log_likelihood(predictions[name].probs, test_y),
+            calibration_error=scores.calibration_error(predictions[name].probs, test_y),
+            confidence=float(predictions[name].confidence.mean()),
+            ood_confidence=float(ood_predictions[name].confidence.mean()),
         )
         for name in runs
     ]
@@ -113,16 +114,16 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
     results = {
         "settings": asdict(s),
         "table": [asdict(row) for row in rows],
-        "temperature": {"asked": 1.0, "measured": temperature.mean, "error": temperature.error},
+        "temperature": {"target": 1.0, "measured": temperature.mean, "error": temperature.error},
         "samples": len(runs["SGLD"]),
     }
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "table.md").write_text(as_markdown(rows))
-    _draw(out / "demo.png", on_digits, on_others, test_y)
+    _draw(out / "demo.png", predictions, ood_predictions, test_y)
     report = evaluate(
         runs["SGLD"],
         (test_x, test_y),
-        ood={"photographs": others},
+        ood={"photographs": ood_x},
         attack=FGSM(0.2),
         baselines={"SGD": runs["SGD"]},
     )
@@ -131,21 +132,21 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
 
 
 def as_markdown(rows: list[Row]) -> str:
-    """The table, for a page."""
+    """The table in Markdown."""
     lines = [
-        "| | accuracy | negative log-likelihood | calibration error | confidence on digits | on photographs |",
+        "| | accuracy | NLL | calibration error | mean confidence | mean confidence on OOD inputs |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r.method} | {r.accuracy:.1%} | {r.nll:.3f} | {r.calibration_error:.3f} | {r.confidence_on_digits:.2f} | "
-        f"{r.confidence_on_photographs:.2f} |"
+        f"| {r.method} | {r.accuracy:.1%} | {r.nll:.3f} | {r.calibration_error:.3f} | {r.confidence:.2f} | "
+        f"{r.ood_confidence:.2f} |"
         for r in rows
     ]
     return "\n".join(lines) + "\n"
 
 
 def photograph_patches(count: int) -> Tensor:
-    """Patches of scikit-learn's two photographs, 8×8, as bright and as varied as digits are: inputs without a digit."""
+    """Out-of-distribution inputs: 8×8 patches of scikit-learn's two photographs, normalized like the digits."""
     import sklearn.datasets
 
     grey = [torch.tensor(image.mean(2)) for image in sklearn.datasets.load_sample_images().images]
@@ -165,7 +166,7 @@ def _classes(run: Run, x: Tensor) -> ClassPrediction:
     return prediction
 
 
-def _draw(path: Path, on_digits: dict[str, Any], on_others: dict[str, Any], labels: Tensor) -> None:
+def _draw(path: Path, predictions: dict[str, Any], ood_predictions: dict[str, Any], labels: Tensor) -> None:
     import matplotlib
 
     from langevin import plots
@@ -174,8 +175,8 @@ def _draw(path: Path, on_digits: dict[str, Any], on_others: dict[str, Any], labe
     with matplotlib.rc_context(settings()):
         figure = new_figure((9, 3.4))
         left, right = figure.subplots(1, 2)
-        plots.reliability({name: scores.reliability(p.probs, labels) for name, p in on_digits.items()}, left)
-        left.set_title("Test digits: is confidence honest?")
-        plots.histograms({name: p.confidence for name, p in on_others.items()}, right)
-        right.set_title("Patches of photographs: how sure of a digit?")
+        plots.reliability({name: scores.reliability(p.probs, labels) for name, p in predictions.items()}, left)
+        left.set_title("Test digits: reliability diagram")
+        plots.histograms({name: p.confidence for name, p in ood_predictions.items()}, right)
+        right.set_title("Out-of-distribution inputs (photographs): confidence")
         figure.savefig(path, dpi=110)

@@ -310,6 +310,14 @@ def test_forged_samples_and_heartbeats_raise_only_our_own_errors(original, tmp_p
     use(path)
 
 
+@pytest.mark.parametrize("name", ["sampler", "schedule", "likelihood", "method"])
+@pytest.mark.parametrize("recipe", [{"name": ["SGLD"], "options": {}}, {"name": "SGLD", "options": [1]}])
+def test_recipes_in_a_manifest_are_checked(path, name, recipe):
+    (path / "manifest.json").write_bytes(manifests.text(manifests.read(path) | {name: recipe}))
+    with pytest.raises(lv.RunError, match=f"'{name}' has the wrong type"):
+        lv.load(path, toy_model())
+
+
 @pytest.mark.fault("a manifest nested a hundred thousand deep")
 def test_nesting_is_bounded(path):
     (path / "manifest.json").write_text('{"tensors": {}, "format": 3, "tags": ' + "[" * 100_000 + "]" * 100_000 + "}")

@@ -1,4 +1,4 @@
-"""`langevin demo`: the whole story in about a minute."""
+"""`langevin demo`: SGD against SGLD in about a minute."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def demo(
 
     rows = run_demo(out)
     show_table(
-        ("", "accuracy", "NLL", "calibration error", "mean confidence", "on out-of-distribution inputs"),
+        ("", "accuracy", "NLL", "calibration error", "mean confidence", "mean confidence on OOD inputs"),
         [
             (
                 row.method,
                 f"{row.accuracy:.1%}",
                 f"{row.nll:.3f}",
                 f"{row.calibration_error:.3f}",
-                f"{row.confidence_on_digits:.2f}",
-                f"{row.confidence_on_photographs:.2f}",
+                f"{row.confidence:.2f}",
+                f"{row.ood_confidence:.2f}",
             )
             for row in rows
         ],
@@ -45,7 +45,7 @@ def demo(
     say(
         "",
         f"SGLD sampled at temperature {measured['measured']:.3f} ± {measured['error']:.3f} (target temperature 1.00).",
-        "The mean confidence should be near the accuracy on digits, and low on photographs, which are "
-        "out-of-distribution inputs.",
+        "Mean confidence should be close to the accuracy on the test digits, and low on out-of-distribution (OOD) "
+        "inputs, here patches of photographs.",
         f"Open the report in a browser: {out / 'report.html'}",
     )

@@ -1,1 +1,1 @@
-"""What a posterior is made of: model, likelihood, prior, data, random numbers, statistics."""
+"""The parts of a posterior: likelihoods, priors, data, random numbers, statistics."""

@@ -1,8 +1,8 @@
-"""Where mini-batches come from: tensors, map-style data sets, or a DataLoader.
+"""Sources of mini-batches: tensors, map-style data sets, or a DataLoader.
 
 Tensors and data sets are indexed here: the batch of step t of chain c is a fresh random subset, a pure function of
-(seed, chain, t). A DataLoader brings its own order; it is re-seeded before every batch so that what it draws from
-torch's, Python's or numpy's global generators is a function of (seed, chain, step) as well.
+(seed, chain, t). A DataLoader has its own order; the global generators of torch, Python and numpy are re-seeded before
+every batch, so that what it draws from them is a function of (seed, chain, step) as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TARGET_NAMES = ("y", "label", "labels", "target", "targets")
 
 
 def call(model: nn.Module, x: Any) -> Any:
-    """model(x), the arguments given as a tuple or by name as a dict."""
+    """model(x), model(*x) for a tuple or a list, model(**x) for a dict."""
     if isinstance(x, Mapping):
         return model(**x)
     if isinstance(x, tuple | list):
@@ -52,7 +52,7 @@ def batch_size_of(y: Any) -> int:
 class Batches(ABC):
     """A source of mini-batches (x, y)."""
 
-    num_data: int | None  # None where it can't be known (an iterable data set)
+    num_data: int | None  # None if unknown (an iterable data set)
     exact_resume = True
 
     @abstractmethod
@@ -60,37 +60,37 @@ class Batches(ABC):
         """The mini-batch of a step."""
 
     def take(self, indices: Tensor) -> Batch:
-        """These examples."""
-        raise ValueError("A DataLoader's examples have no numbers; give the data themselves, (x, y) or a data set.")
+        """The examples with these indices."""
+        raise ValueError("A DataLoader can't be indexed; pass the data set itself, or tensors (x, y).")
 
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
         return stack_batches([self.fetch(chain, step) for chain in chains])
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
-        """One of so many parts of the mini-batch of a step, and its share of the examples."""
+        """Part number `part` of `parts` of the mini-batch of a step, and its fraction of the examples."""
         batch = self.fetch(chain, step)
         rows, share = _rows(batch_size_of(batch[1]), part, parts)
         x, y = tree_map(lambda t: t[rows], batch)
         return (x, y), share
 
     def full_pass(self, size: int) -> Iterator[Batch]:
-        """All data once, in pieces of up to `size`."""
+        """All data once, in batches of up to `size`."""
         raise ValueError("A full pass needs tensors or a map-style data set, not a DataLoader; pass loader.dataset.")
 
     def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:  # noqa: B027
-        """Be ready to fetch that step, at which `position` was noted."""
+        """Prepare to fetch that step, at which `position()` returned `position`."""
 
     def position(self) -> dict[str, Any]:
-        """What `rewind` needs to come back to this point: nothing, where a batch is a function of its step."""
+        """The state that `rewind` needs to return to this point; empty if a batch is a function of its step."""
         return {}
 
     def targets(self) -> Tensor | None:
-        """All targets at once, where that costs nothing."""
+        """All targets, if they are in memory."""
         return None
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data from others."""
+        """Identifies the data, JSON-serializable."""
         return {"num_data": self.num_data}
 
 
@@ -115,7 +115,7 @@ class TensorBatches(Batches):
         return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
-        """Only the rows of that part are looked up."""
+        """Only the rows of that part are indexed."""
         indices = self._indices(chain, step)
         rows, share = _rows(len(indices), part, parts)
         return self.take(indices[rows]), share
@@ -125,7 +125,7 @@ class TensorBatches(Batches):
         return self.y if isinstance(self.y, Tensor) else None
 
     def fingerprint(self) -> dict[str, Any]:
-        """Their number and a digest of sixteen of them."""
+        """The number of examples and a digest of sixteen of them."""
         assert self.num_data is not None
         rows = torch.linspace(0, self.num_data - 1, 16).long()
         digest = hashlib.sha256()
@@ -146,14 +146,14 @@ class TensorBatches(Batches):
         return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 
     def take(self, indices: Tensor) -> Batch:
-        """These examples."""
+        """The examples with these indices."""
         indices = indices.to(self.device)
         x, y = tree_map(lambda t: t[indices], (self.x, self.y))
         return x, y
 
 
 class DatasetBatches(Batches):
-    """A map-style data set: `__len__` and `__getitem__`; `__getitems__` or `read_batch` if it has them.
+    """A map-style data set: `__len__` and `__getitem__`; `__getitems__` or `read_batch` are used if present.
 
     Its transforms may draw from the global generators, so these are seeded for every batch.
     """
@@ -167,7 +167,7 @@ class DatasetBatches(Batches):
         return self.fetch_part(chain, step, 0, 1)[0]
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
-        """Only the examples of that part are loaded; their random transforms are drawn for each part apart."""
+        """Only the examples of that part are loaded; the random transforms are seeded separately for each part."""
         assert self.num_data is not None
         seed_everything(self.seed, chain, step, part)
         indices = rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
@@ -175,18 +175,18 @@ class DatasetBatches(Batches):
         return self.take(indices[rows]), share
 
     def full_pass(self, size: int) -> Iterator[Batch]:
-        """One index after another."""
+        """In the order of the indices."""
         assert self.num_data is not None
         for indices in torch.split(torch.arange(self.num_data), size):
             yield self.take(indices)
 
     def targets(self) -> Tensor | None:
-        """The labels, where the data set has them as a tensor."""
+        """The attribute `labels` or `targets` of the data set, if it is a tensor."""
         labels = getattr(self.dataset, "labels", getattr(self.dataset, "targets", None))
         return labels if isinstance(labels, Tensor) else None
 
     def take(self, indices: Tensor) -> Batch:
-        """These examples, collated."""
+        """The examples with these indices, collated."""
         if hasattr(self.dataset, "read_batch"):
             return split_batch(self.dataset.read_batch(indices))
         several = getattr(self.dataset, "__getitems__", None)
@@ -197,8 +197,8 @@ class DatasetBatches(Batches):
 class LoaderBatches(Batches):
     """A DataLoader, one epoch after another.
 
-    A loader with a state of its own (`state_dict`, as in torchdata) is asked for it; another is begun anew with the
-    seeds of the epoch and passed over to the point where it was, which is exact if torch's own samplers order it.
+    If the loader is stateful (`state_dict`, as in torchdata), its state is saved and restored. Otherwise the epoch is
+    replayed with its seeds up to the saved step, which is exact if one of torch's own samplers determines the order.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -211,12 +211,12 @@ class LoaderBatches(Batches):
         self._epoch_start = 0
 
     def position(self) -> dict[str, Any]:
-        """The step at which the present epoch began, and the loader's own state if it has one."""
+        """The step at which the current epoch started, and the state of a stateful loader."""
         own = {"loader": self.loader.state_dict()} if self._stateful else {}  # type: ignore[attr-defined]
         return {"epoch_start": self._epoch_start, **own}
 
     def rewind(self, chain: int, step: int, position: dict[str, Any]) -> None:
-        """Come back to the point of the epoch where `position` was noted."""
+        """Return to the point of the epoch at which `position` was recorded."""
         self._iterator, self._epoch_start = None, position.get("epoch_start", step)
         if "loader" in position:
             self.loader.load_state_dict(position["loader"])  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ class LoaderBatches(Batches):
             self.fetch(chain, passed)
 
     def fetch(self, chain: int, step: int) -> Batch:
-        """The loader's next batch; a new epoch where it has none left."""
+        """The loader's next batch; starts a new epoch if it is exhausted."""
         seed_everything(self.seed, chain, step)
         for _ in range(2):
             if self._iterator is None:
@@ -237,11 +237,11 @@ class LoaderBatches(Batches):
                 return split_batch(next(self._iterator))
             except StopIteration:
                 self._iterator = None
-        raise ValueError("The data loader gives no batch at all; is its data set empty, or drop_last too strict?")
+        raise ValueError("The DataLoader yields no batch: its data set is empty, or smaller than a batch with drop_last=True.")
 
 
 def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.device) -> Batches:
-    """What the loop draws from, for whatever the user calls data."""
+    """The source of mini-batches for tensors, a data set or a DataLoader."""
     if isinstance(data, DataLoader):
         if batch_size is not None:
             raise ValueError(f"A DataLoader has its own batch size; leave out batch_size={batch_size}.")
@@ -281,9 +281,9 @@ def _checked_size(batch_size: int | None, num_data: int) -> int:
 
 
 def split_batch(batch: Any) -> Batch:
-    """Inputs and targets of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under a usual name.
+    """Inputs and target of a batch: (x, y), (x₁, x₂, …, y), or a dict with the target under one of `_TARGET_NAMES`.
 
-    The other entries of a dict are arguments of the model by name; a single one is just its input.
+    The other entries of a dict are keyword arguments of the model; a single one is its only input.
     """
     if isinstance(batch, Mapping):
         names = [name for name in _TARGET_NAMES if name in batch]
@@ -299,13 +299,13 @@ def split_batch(batch: Any) -> Batch:
 
 
 def stack_batches(batches: Sequence[Batch]) -> Batch:
-    """Mini-batches of several chains as one, along a first axis."""
+    """Mini-batches of several chains, stacked along a first axis."""
     x, y = tree_map(lambda *rows: torch.stack(rows), *batches)
     return x, y
 
 
 def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
-    """Which rows of a batch a part has, and what share that is."""
+    """The rows of a batch that belong to a part, and their fraction of the batch."""
     start, stop = size * part // parts, size * (part + 1) // parts
     if size < parts:
         raise ValueError(
@@ -316,15 +316,15 @@ def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
 
 
 def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
-    """Seed the global generators of torch, Python and numpy for one step (of one part of its batch)."""
+    """Seed the global generators of torch, Python and numpy for one step, or one part of its batch."""
     number = rng.integer(seed=seed, chain=chain, step=step, block=part)
     torch.manual_seed(number)
     random.seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002  (the global generator is what transforms of others use)
+    np.random.seed(number % 2**32)  # noqa: NPY002  (transforms draw from the global generator)
 
 
 def _known_order(loader: DataLoader[Any]) -> bool:
-    """Whether the loader's order depends on nothing but generators that are re-seeded here."""
+    """Whether the loader's order depends only on generators that are re-seeded here."""
     batch_sampler = loader.batch_sampler
     if loader.persistent_workers or not (batch_sampler is None or type(batch_sampler) is BatchSampler):
         return False
@@ -335,7 +335,7 @@ def _known_order(loader: DataLoader[Any]) -> bool:
 
 
 def describe_inputs(x: Any) -> Any:
-    """Type and shape of one input, JSON-serializable; tuples and dicts of tensors keep their form."""
+    """dtype and shape of one input, JSON-serializable; nested like the tuple or dict of inputs."""
     if isinstance(x, Tensor):
         return {"tensor": [str(x.dtype).removeprefix("torch."), *x.shape[1:]]}
     if isinstance(x, Mapping):
@@ -344,7 +344,7 @@ def describe_inputs(x: Any) -> Any:
 
 
 def example_inputs(described: Any, count: int = 2) -> Any:
-    """Zeros of that type and shape, `count` of them."""
+    """`count` inputs of zeros, of that dtype and shape."""
     if isinstance(described, list):
         return tuple(example_inputs(value, count) for value in described)
     if "named" in described:

@@ -1,13 +1,13 @@
-"""`Objective`: what a step lowers or a chain explores. The engine knows nothing else about a model.
+"""`Objective`: the loss that is minimized or sampled. The engine sees a model only through it.
 
-The contract, which `tests/contract/test_objective.py` holds every objective to:
+The contract, which `tests/contract/test_objective.py` checks for every objective:
 
-- `loss(x, y)` is a scalar, Û/N: an unbiased estimate, over random mini-batches, of the energy of all data over N. N
-  enters here and nowhere else. `forward(x, y)` is the same number in plain operations, for `torch.func` and
+- `loss(x, y)` is a scalar, Û/N: an unbiased estimate, over random mini-batches, of the energy of all data divided by N.
+  N enters only here. `forward(x, y)` is the same number in plain torch operations, for `torch.func` and
   `torch.compile`.
-- `trainable_parameters()` are the parameters that move, by name; after `loss(x, y).backward()` each has its gradient.
+- `trainable_parameters()` are the parameters to update, by name; after `loss(x, y).backward()` each has a gradient.
 - `fixed_tensors()` and the trainable parameters together are all that a prediction needs.
-- A deep copy is an objective with parameters of its own.
+- A deep copy is an independent objective: it shares no parameters with the original.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from torch import Tensor, nn
 
 
 class Objective(nn.Module, ABC):
-    """The loss of a mini-batch, the parameters to move, and N."""
+    """The loss of a mini-batch, the parameters to update, and N."""
 
     num_data: int
 
     @abstractmethod
     def loss(self, x: Any, y: Any) -> Tensor:
-        """Û/N on a mini-batch: `x` is what the model takes, a tensor, a tuple of arguments or a dict of named ones."""
+        """Û/N on a mini-batch; `x` is the model's input: a tensor, a tuple of arguments or a dict of named ones."""
 
     @abstractmethod
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that move, by name."""
+        """The parameters to update, by name."""
 
     @abstractmethod
     def fixed_tensors(self) -> dict[str, Tensor]:
         """Frozen parameters and buffers, by name: the rest of what a prediction needs."""
 
     def running_statistics(self) -> dict[str, Tensor]:
-        """The buffers that training moves (those of BatchNorm), by name; they belong to a sample of the weights."""
+        """The buffers that training updates (those of BatchNorm), by name; they are part of a sample of the weights."""
         return {}
 
     @property
     def stochastic_forward(self) -> bool:
-        """Whether two passes over one batch differ, so that every step has to be seeded."""
+        """Whether the forward pass is random, so that every step has to be seeded."""
         return False
 
     def set_step(self, step: int) -> None:
-        """Called before each step with its number, for objectives that change on the way."""
+        """Called before each step with its number, for objectives that depend on it (KL warm-up)."""

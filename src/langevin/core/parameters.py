@@ -1,4 +1,4 @@
-"""Parameters by name: the names that a model's author knows, those inside wrappers, and copying values in."""
+"""Names of parameters, with and without the prefixes of wrappers; loading tensors by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-_WRAPPERS = ("module.", "_orig_mod.")  # put in front of names by DistributedDataParallel and torch.compile
-_INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # and these within: a compiled or checkpointed block
+_WRAPPERS = ("module.", "_orig_mod.")  # prefixes of DistributedDataParallel and torch.compile
+_INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # within a name: a compiled or checkpointed block
 
 
 def public_name(name: str) -> str:
-    """The name of a parameter as its model's author knows it."""
+    """The name of a parameter in the unwrapped model."""
     name = name.removeprefix("model.")
     while name.startswith(_WRAPPERS):
         name = name.partition(".")[2]
@@ -22,20 +22,20 @@ def public_name(name: str) -> str:
 
 
 def internal_names(module: nn.Module) -> dict[str, str]:
-    """From public names of parameters and buffers to those that `functional_call` on this module knows."""
+    """Maps public names of parameters and buffers to the names that `functional_call` on this module takes."""
     names = [name for name, _ in module.named_parameters()] + [name for name, _ in module.named_buffers()]
     return {public_name(name): name for name in names}
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into the parameters and buffers of those public names, which must be there in the same shape."""
+    """Copy tensors into the parameters and buffers of these public names; the shapes must match."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     names = internal_names(module)
     wrong = [n for n, t in tensors.items() if n not in names or own[names[n]].shape != t.shape]
     if wrong:
         raise ValueError(
             f"The model has no tensor {wrong[0]!r} of shape {tuple(tensors[wrong[0]].shape)} "
-            f"({len(wrong)} of {len(tensors)} do not fit); is it the model that these tensors are of?"
+            f"({len(wrong)} of {len(tensors)} do not match); do these tensors belong to another model?"
         )
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -43,7 +43,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_precision(name: str, parameter: Tensor) -> None:
-    """Refuse parameters in which rounding would swallow the noise."""
+    """Refuse half-precision parameters, in which rounding would swallow the noise."""
     if parameter.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"Parameter {name!r} is {parameter.dtype}, whose rounding swallows the noise of a sampler. "

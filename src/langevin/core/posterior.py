@@ -1,8 +1,8 @@
-"""The posterior: a model, a likelihood, a prior and the number of data; the one place where the likelihood is rescaled.
+"""The posterior: a model, a likelihood, a prior and the number of data. Only here the likelihood is rescaled.
 
 U(θ)          = −Σᵢ log p(yᵢ|xᵢ,θ) − log p(θ)                        sum over all N data
 Û(θ)          = −(N/B) Σ_{i∈batch} log p(yᵢ|xᵢ,θ) − log p(θ)         its unbiased estimate
-loss(x, y)    = Û/N                                                  so learning rates have the size known from SGD
+loss(x, y)    = Û/N                                                  so learning rates are on the scale of SGD's
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langevin.core.priors import Gaussian, PerParameter, Prior, default, with_ga
 
 
 class IncompatibleLayer(NamedTuple):
-    """A batch-dependent or stochastic layer: its training-mode output is no function of the weights and one example."""
+    """A batch-dependent or stochastic layer: its output is not a function of the weights and one example alone."""
 
     kind: str  # "batchnorm" or "dropout"
     name: str
@@ -43,10 +43,10 @@ class Posterior(Objective):
         prior: an object with `log_prob(parameter)`, or a mapping from name patterns to such objects; by default
             `lv.priors.default(model)`, Gaussians scaled by fan-in.
         num_data: the number of training examples N. It has no default: a wrong N is a wrong temperature.
-        weight: multiplies the log-likelihood; 1 is Bayes.
+        weight: multiplies the log-likelihood; 1 is the Bayes posterior.
         sampled: name patterns of the parameters to sample, such as `"head.*"`; the others are frozen
-            (`requires_grad` is switched off in the model). By default all that require a gradient.
-        allow: of `"batchnorm"`, `"dropout"`: layers that samplers refuse otherwise (see `incompatible_layers`).
+            (`requires_grad_(False)` in the model). By default all that require a gradient.
+        allow: any of `"batchnorm"`, `"dropout"`: layers that samplers otherwise refuse (see `incompatible_layers`).
 
     Names are the model's own ("0.weight"); parameters of the likelihood are called "likelihood.…".
 
@@ -102,18 +102,18 @@ class Posterior(Objective):
     def loss(self, x: Any, y: Any) -> Tensor:
         """Û/N on a mini-batch: the mean negative log-likelihood plus the negative log-prior over N.
 
-        `x` is what the model takes: a tensor, a tuple of arguments or a dict of named ones.
+        `x` is the model's input: a tensor, a tuple of arguments or a dict of named ones.
         """
         return self._with_prior(self.data_loss(x, y))
 
     def forward(self, x: Any, y: Any) -> Tensor:
-        """The same in plain operations alone, into which `torch.func`, `torch.compile` and the like can look."""
+        """The same in plain torch operations, for `torch.func` and `torch.compile`."""
         return self.data_loss(x, y) - self.log_prior() / self.num_data
 
     def data_loss(self, x: Any, y: Any) -> Tensor:
-        """The part of the loss that the data make: the mean negative log-likelihood, times its weight."""
+        """The data term of the loss: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
-        if type(self.likelihood) is Categorical:  # a subclass may have a log_prob of its own
+        if type(self.likelihood) is Categorical:  # a subclass may override log_prob
             mean = self.likelihood.mean_energy(output, y)
         else:
             log_likelihood = self.likelihood.log_prob(output, y)
@@ -127,7 +127,7 @@ class Posterior(Objective):
         return mean if self.weight == 1 else mean * self.weight
 
     def _with_prior(self, energy: Tensor) -> Tensor:
-        """Minus log p(θ)/N; its Gaussian terms, the usual ones, in few operations."""
+        """energy − log p(θ)/N; Gaussian priors, the usual case, in few operations."""
         if sharding.any_sharded(getattr(owner, key) for owner, key, _ in self._terms):
             return energy - self.log_prior() / self.num_data
         for owner, key, prior in self._others:
@@ -140,7 +140,7 @@ class Posterior(Objective):
 
     @property
     def stochastic_forward(self) -> bool:
-        """Whether two passes over one batch differ, so that the loop has to seed each."""
+        """Whether the forward pass is random, so that the loop has to seed each step."""
         return "dropout" in self.allow or any(layer.kind == "dropout" for layer in self.incompatible_layers())
 
     def log_prior(self) -> Tensor:
@@ -162,15 +162,15 @@ class Posterior(Objective):
         return frozen | {public_name(name): b for name, b in self.named_buffers()}
 
     def running_statistics(self) -> dict[str, Tensor]:
-        """The buffers that training moves (running statistics), by name; they belong to a sample of the weights."""
+        """The buffers that training updates (of BatchNorm), by name; they are part of a sample of the weights."""
         owners = {name for name, module in self.named_modules() if _keeps_statistics(module)}
         return {public_name(name): buffer for name, buffer in self.named_buffers() if name.rpartition(".")[0] in owners}
 
     def incompatible_layers(self) -> list[IncompatibleLayer]:
-        """Layers in training mode that make the loss depend on the other examples of a batch, or random.
+        """Layers in training mode that make the loss batch-dependent or stochastic.
 
-        The target of a sampler is then no density: BatchNorm couples the examples of a batch, dropout changes the
-        model at every step. `sample` refuses them for samplers unless `allow` names them.
+        A sampler then has no fixed target density: BatchNorm couples the examples of a batch, dropout changes the
+        model at every step. `sample` refuses such layers unless they are in `allow`.
         """
         return list(_find_incompatible(self.model))
 
@@ -212,7 +212,7 @@ class Posterior(Objective):
 
 
 def checked_num_data(num_data: int) -> int:
-    """The number of training examples, refused unless it is a whole positive number."""
+    """The number of training examples; raises unless it is a positive integer."""
     if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
         raise ValueError(
             f"num_data is the number of training examples, a positive integer; given {num_data!r}. "
@@ -222,15 +222,14 @@ def checked_num_data(num_data: int) -> int:
 
 
 def refuse_incompatible_layers(posterior: Posterior, tolerated: Collection[str] = ()) -> None:
-    """Raise for layers that leave a sampler without a target, unless they were allowed or the method tolerates them."""
+    """Raise for layers with which a sampler has no target density, unless they are allowed or tolerated."""
     if found := [
         layer for layer in posterior.incompatible_layers() if layer.kind not in {*posterior.allow, *tolerated}
     ]:
         kinds = sorted({layer.kind for layer in found})
         raise ValueError(
             "\n".join(_describe(layer) for layer in found[:3])
-            + f"\nTo sample nevertheless: Posterior(…, allow={kinds}); to switch the layers to their evaluation mode: "
-            f"model.eval()."
+            + f"\nTo sample anyway: Posterior(…, allow={kinds}); to use the layers in evaluation mode: model.eval()."
         )
 
 

@@ -24,7 +24,7 @@ _SMALL = 1 << 15  # weights
 
 @runtime_checkable
 class Prior(Protocol):
-    """What a posterior needs of a prior."""
+    """The interface of a prior."""
 
     def log_prob(self, parameter: Tensor) -> Tensor:
         """log p(parameter), a scalar."""
@@ -61,7 +61,7 @@ class Gaussian:
 @PRIORS.register
 @dataclass(frozen=True)
 class Flat:
-    """No prior: every weight is as probable as any other. It is improper, and so may the posterior be.
+    """A constant density. It is improper, and the posterior may be improper too.
 
     >>> float(Flat().log_prob(torch.ones(2)))
     0.0
@@ -137,7 +137,7 @@ class UnitDirection:
     """Energy (d/2)(‖φ‖² − 1)² for each group φ of d numbers, up to a constant.
 
     It keeps the direction vectors of a weight-normalized layer from drifting. With the volume factor their length
-    settles near 1.17, not 1 (the energy is kept as its authors wrote it).
+    settles near 1.17, not 1 (the energy is that of the paper, unchanged).
     """
 
     def log_prob(self, parameter: Tensor) -> Tensor:
@@ -147,13 +147,13 @@ class UnitDirection:
 
 
 def with_gaussian_energy(energy: Tensor, constant: float, precision: float, params: Sequence[Tensor]) -> Tensor:
-    """e + k + ½c Σ‖θₚ‖² over tensors θₚ, for a loss: with few operations, whose cost is what counts if θ is small."""
+    """e + k + ½c Σ‖θₚ‖² over tensors θₚ, in few operations: for small θ the cost is the number of calls."""
     if sum(map(Tensor.numel, params)) < _SMALL:
         flat = torch.cat([p.flatten() for p in params])
         total = torch.add(energy, torch.dot(flat, flat), alpha=precision / 2)
     else:
         total = _WithGaussianEnergy.apply(energy, precision, *params)  # type: ignore[no-untyped-call]
-    total.detach().add_(constant)  # it has no gradient, and so no place in the graph
+    total.detach().add_(constant)  # a constant: kept out of the graph
     return total
 
 
@@ -173,7 +173,7 @@ class _WithGaussianEnergy(torch.autograd.Function):
 
 
 class PerParameter:
-    """Priors by name: the first pattern (as in file names: `*`, `?`, `[…]`) that matches a parameter's name wins.
+    """Priors by name: the first pattern (`*`, `?`, `[…]`, as in `fnmatch`) that matches a parameter's name wins.
 
     >>> prior = PerParameter({"*.bias": Gaussian(10.0), "*": Gaussian(1.0)})
     >>> prior.for_parameter("layers.0.bias")
@@ -193,7 +193,7 @@ class PerParameter:
                 return prior
         raise ValueError(
             f"No pattern matches the parameter {name!r}; the patterns are {list(self.patterns)}. "
-            f'Add a last one for the rest: {{…, "*": Gaussian(std=1.0)}}.'
+            f'Add a default as the last one: {{…, "*": Gaussian(std=1.0)}}.'
         )
 
     def __repr__(self) -> str:
@@ -203,7 +203,7 @@ class PerParameter:
 def resnetpp(b: float = 5.0) -> PerParameter:
     """The priors of Heek & Kalchbrenner (2019) for weight-normalized networks (ResNet++).
 
-    Group Laplace of scale b on the scales, unit directions on the directions; biases, of which the paper says nothing,
+    Group Laplace of scale b on the scales, unit directions on the directions; biases, which the paper does not mention,
     get Gaussian(1).
     """
     return PerParameter(
@@ -212,9 +212,9 @@ def resnetpp(b: float = 5.0) -> PerParameter:
 
 
 def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
-    """Gaussians that keep the size of activations from layer to layer: std = gain/√(inputs of a unit); biases std 1.
+    """Gaussians of std = gain/√fan_in, which preserve the scale of activations from layer to layer; biases have std 1.
 
-    With gain √2 the prior draws networks as He et al. (2015) initialize them for ReLU.
+    With gain √2 a draw from the prior is the ReLU initialization of He et al. (2015).
     """
     priors: dict[str, Prior] = {}
     for name, parameter in model.named_parameters():
@@ -224,13 +224,13 @@ def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
 
 
 def default(model: nn.Module) -> PerParameter:
-    """A sensible prior for a model: `resnetpp()` for weight-normalized ones, `fan_in` for all others."""
+    """The default prior of a model: `resnetpp()` for weight-normalized models, `fan_in` for all others."""
     weight_normalized = any(name.endswith("direction") for name, _ in model.named_parameters())
     return resnetpp() if weight_normalized else fan_in(model)
 
 
 def _groups(parameter: Tensor) -> Tensor:
-    """(groups, numbers in a group); a scalar or a vector is a column of groups of one."""
+    """(groups, group size); every element of a scalar or a vector is its own group."""
     return parameter.reshape(-1, 1) if parameter.dim() < 2 else parameter.flatten(1)
 
 

@@ -1,17 +1,17 @@
 """Counter-based randomness: every draw is a pure function of integers.
 
-Philox (Salmon et al. 2011) turns a key and a counter into random bits with nothing remembered in between. Here
+Philox (Salmon et al. 2011) maps a key and a counter to random bits, without a state. Here
 
     key     = (seed, chain)
     counter = (running index, block, step, stream)
 
-so that what is drawn at step t of chain c does not depend on which chains, processes or shards run beside it, nor on
-whether the run was interrupted before. A stream is an endless sequence of numbers; `normal` and `rademacher` return
-any stretch of it.
+so that what is drawn at step t of chain c does not depend on which other chains, processes or shards run, nor on
+whether the run was interrupted before. A stream is an infinite sequence of numbers; `normal` and `rademacher` return
+any contiguous range of it.
 
-Normal deviates are filled in blocks of `BLOCK` numbers: Philox gives the starting state of torch's vectorised
-generator (on the CPU a Mersenne twister, all of its 624 words, since its own seed has only 32 bits), and that fills the
-block; several threads fill several blocks. Random signs are Philox's own bits, 64 to a word, and several times faster.
+Normal deviates are generated in blocks of `BLOCK` numbers: Philox gives the initial state of torch's vectorised
+generator (on the CPU a Mersenne twister; all of its 624 words, since its seed has only 32 bits), which fills the block;
+several threads fill several blocks. Random signs are the bits of Philox, 64 per word, and several times faster.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 16
-_SIGNS = 1 << 63  # the block from which signs are taken; normal deviates do not reach it
-_LANES = 16  # torch fills normals 16 at a time: a shorter fill is the start of a longer one if both are multiples
+_SIGNS = 1 << 63  # the block of the signs; normal deviates never reach it
+_LANES = 16  # torch fills normals 16 at a time: of two fills of multiples of 16, the shorter is a prefix of the longer
 
 
 class Stream(IntEnum):
-    """What a random number is for; uses never share numbers."""
+    """What a random number is used for; different streams share no numbers."""
 
     INJECTED = 0
     BATCH = 1
-    FORWARD = 2  # random transforms of the data, and dropout where it was allowed
+    FORWARD = 2  # random transforms of the data, and dropout if allowed
     LABELS = 3  # sampled from the model, for its Fisher information
     FISHER = 4  # the Fisher's own mini-batch
     DRAWS = 5  # weights from a fitted distribution; the step is the number of the draw
 
 
 class _Engine(threading.local):
-    """The two generators that are set anew before every use; one pair a thread, so none is ever shared."""
+    """The two generators, whose state is set before every use; one pair per thread, never shared."""
 
     def __init__(self) -> None:
         self.philox = np.random.Philox(key=0)
@@ -83,7 +83,7 @@ def normal(
     device: torch.device | str = "cpu",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Numbers `start` to `start + count` of a stream of standard normal deviates, written to `out` if it is given.
+    """Numbers `start` to `start + count` of a stream of standard normal deviates, written to `out` if given.
 
     >>> whole = normal(100, seed=1, chain=0, step=5)
     >>> bool((normal(30, seed=1, chain=0, step=5, start=70) == whole[70:]).all())
@@ -99,11 +99,11 @@ def normal(
 
     def fill(block: int) -> None:
         begin, end = max(start, block * BLOCK), min(start + count, (block + 1) * BLOCK)
-        piece = out[begin - start : end - start]
+        part = out[begin - start : end - start]
         if end - begin == BLOCK and out.is_cpu:
-            piece.normal_(generator=_twister(*where, block))
+            part.normal_(generator=_twister(*where, block))
         else:
-            piece.copy_(_block(end - block * BLOCK, where, block, out.dtype, out.device)[begin - block * BLOCK :])
+            part.copy_(_block(end - block * BLOCK, where, block, out.dtype, out.device)[begin - block * BLOCK :])
 
     threads = torch.get_num_threads() if out.is_cpu else 1
     each = map if threads == 1 else _threads(os.getpid(), threads).map
@@ -123,18 +123,18 @@ def rademacher(
     device: torch.device | str = "cpu",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Numbers `start` to `start + count` of a stream of random signs, −1 and 1, written to `out` if it is given.
+    """Numbers `start` to `start + count` of a stream of random signs, −1 and 1, written to `out` if given.
 
     Their first three moments are those of normal deviates, so in a Langevin step they keep weak order one (Milstein &
-    Tretyakov 2004, "Stochastic numerics for mathematical physics"); the fourth is 1 in place of 3. They are the same
-    numbers on every device.
+    Tretyakov 2004, "Stochastic numerics for mathematical physics"); the fourth is 1 instead of 3. They are the same
+    on every device.
 
     >>> rademacher(8, seed=1, chain=0, step=5).tolist()
     [-1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
     """
     if out is None:
         out = torch.empty(count, dtype=dtype, device=device)
-    first, skipped = divmod(start, 256)  # a counter gives four words of 64 bits
+    first, skipped = divmod(start, 256)  # one counter value gives four words of 64 bits
     _engine.set(seed, chain, step, stream, _SIGNS, first)
     words = _engine.philox.random_raw(-(-(skipped + count) // 64))
     octets = torch.from_numpy(words.astype("<u8", copy=False).view(np.uint8)).to(out.device).int()
@@ -155,14 +155,14 @@ NOISES: dict[str, Callable[..., Tensor]] = {"gaussian": normal, "rademacher": ra
 
 @cache
 def _signs_of_octets(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Row b has the signs that the bits of b stand for, the lowest first."""
+    """Row b contains the bits of b as signs, least significant bit first."""
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     return (torch.from_numpy(bits).to(dtype) * 2 - 1).to(device)
 
 
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """A forked process has none of its parent's threads, and gets its own."""
+    """A pool of threads per process: a forked process does not inherit its parent's threads."""
     return ThreadPoolExecutor(count, thread_name_prefix="langevin-noise")
 
 
@@ -177,7 +177,7 @@ def _block(
     """The first `count` numbers of a block."""
     if device.type == "cpu":
         generator, padded = _twister(*where, block), -(-count // _LANES) * _LANES
-    else:  # the generators of accelerators are counter-based themselves and take 64 bits; only whole blocks are alike
+    else:  # generators of accelerators are counter-based and take 64 bits; only full blocks are reproducible
         _engine.set(*where, block)
         generator, padded = torch.Generator(device).manual_seed(int(_engine.philox.random_raw()) >> 1), BLOCK
     return torch.empty(padded, dtype=dtype, device=device).normal_(generator=generator)[:count]
@@ -192,11 +192,11 @@ def random_subset(num_data: int, size: int, *, seed: int, chain: int, step: int,
 
 
 def integer(*, seed: int, chain: int, step: int, stream: int = Stream.FORWARD, block: int = 0) -> int:
-    """A 63-bit integer, to seed generators that are not ours (`torch.manual_seed`)."""
+    """A 63-bit integer, to seed other generators (`torch.manual_seed`)."""
     _engine.set(seed, chain, step, stream, block)
     return int(_engine.philox.random_raw()) >> 1
 
 
 def generator(*, seed: int, chain: int, step: int, stream: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator for draws that are neither normal numbers nor batches."""
+    """A torch generator for all other draws."""
     return torch.Generator(device).manual_seed(integer(seed=seed, chain=chain, step=step, stream=stream))

@@ -1,4 +1,4 @@
-"""Registries: names to classes. What is registered is exported, offered by the command line, cited and tested."""
+"""Registries map names to classes. A registered class is exported, available on the command line, cited and tested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T], Generic[T]):
-    """Names to classes (or functions) of one kind.
+    """Maps names to classes (or functions) of one kind.
 
     >>> greetings = Registry("greeting")
     >>> @greetings.register
@@ -22,7 +22,7 @@ class Registry(dict[str, T], Generic[T]):
         self.kind = kind
 
     def register(self, entry: T) -> T:
-        """Add an entry under its own name in lower case; a decorator."""
+        """Add an entry under its name in lower case; usable as a decorator."""
         name = entry.__name__.lower()  # type: ignore[attr-defined]
         if name in self and self[name] is not entry:
             raise ValueError(f"A {self.kind} called {name!r} is registered already: {self[name]!r}.")
@@ -30,11 +30,11 @@ class Registry(dict[str, T], Generic[T]):
         return entry
 
     def named(self, name: str) -> T:
-        """The entry of that name, in any case."""
+        """The entry of that name, case-insensitive."""
         if name.lower() not in self:
             raise ValueError(f"{name!r} is not a registered {self.kind}; choose one of {', '.join(self)}.")
         return self[name.lower()]
 
     def exports(self) -> dict[str, T]:
-        """The entries by the names that they have in Python."""
+        """The entries by their Python names."""
         return {entry.__name__: entry for entry in self.values()}  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Schedules of the learning rate: only what `torch.optim.lr_scheduler` lacks.
+"""Learning-rate schedules that `torch.optim.lr_scheduler` lacks.
 
-A schedule, as `sample(schedule=…)` takes it, is a function from a sampler to a torch scheduler:
+The argument of `sample(schedule=…)` is a function from a sampler to a torch scheduler:
 `partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=10_000)`, or one of these.
 """
 
@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRSc
 class cyclical:
     """Cosine cycles with warm restarts, lr_t = lr·½(1 + cos(π (t mod length)/length)) (Zhang et al. 2020).
 
-    It is torch's `CosineAnnealingWarmRestarts` together with the knowledge of how long a cycle is, so that `sample`
-    keeps the last iterate of every cycle unless `thin` says otherwise.
+    It is torch's `CosineAnnealingWarmRestarts` with a known cycle length, so that `sample` saves the last iterate of every
+    cycle unless `thin` is given.
     """
 
     length: int
@@ -28,16 +28,16 @@ class cyclical:
             raise ValueError(f"cyclical({self.length}): a cycle takes at least one step.")
 
     def __call__(self, sampler: Optimizer) -> LRScheduler:
-        """The torch scheduler that moves this sampler's lr."""
+        """The torch scheduler of this sampler's lr."""
         return CosineAnnealingWarmRestarts(sampler, T_0=self.length)
 
 
 @dataclass(frozen=True)
 class sawtooth:
-    """Cycles in which the rate falls linearly from lr, at a cycle's first step, to `low`, at its last.
+    """Cycles in which the learning rate decreases linearly from lr, at the first step, to `low`, at the last.
 
-    lr_t = lr + (low − lr)·(t mod length)/(length − 1) (Izmailov et al. 2018, with both bounds reached). A snapshot
-    at the end of a cycle has the smallest steps behind it; the jump to the next carries it away from there.
+    lr_t = lr + (low − lr)·(t mod length)/(length − 1) (Izmailov et al. 2018, with both bounds reached). Snapshots
+    are taken at the end of a cycle, where steps are smallest; the jump in lr that follows decorrelates them.
     """
 
     length: int
@@ -46,15 +46,15 @@ class sawtooth:
     def __post_init__(self) -> None:
         if self.length < 2 or not self.low > 0:
             raise ValueError(
-                f"sawtooth(length={self.length}, low={self.low}): a cycle takes at least two steps, and the lowest "
-                f"rate is positive."
+                f"sawtooth(length={self.length}, low={self.low}): a cycle takes at least two steps, and low "
+                f"must be positive."
             )
 
     def __call__(self, sampler: Optimizer) -> LRScheduler:
-        """The torch scheduler that moves this optimizer's lr."""
+        """The torch scheduler of this optimizer's lr."""
         if any(group["lr"] < self.low for group in sampler.param_groups):
             rates = [group["lr"] for group in sampler.param_groups]
-            raise ValueError(f"The rate falls from the optimizer's lr={rates[0]} to low={self.low}; give a lower one.")
+            raise ValueError(f"low={self.low} must not exceed the optimizer's lr={rates[0]}; give a smaller low.")
         return LambdaLR(sampler, [self._factor(group["lr"]) for group in sampler.param_groups])
 
     def _factor(self, lr: float) -> Callable[[int], float]:

@@ -22,9 +22,9 @@ class Estimate(NamedTuple):
 
 
 def mean_and_error(values: Sequence[float]) -> Estimate:
-    """Mean of a correlated sequence with its standard error by batch means (⌊√n⌋ to a batch).
+    """Mean of a correlated sequence with its standard error by batch means (batches of ⌊√n⌋).
 
-    With fewer than four values the error is unknown: nan.
+    With fewer than four values the error is NaN.
     """
     series = np.asarray([v for v in values if math.isfinite(v)])
     n = len(series)
@@ -38,8 +38,8 @@ def mean_and_error(values: Sequence[float]) -> Estimate:
 def effective_sample_size(draws: Tensor) -> Tensor:
     """essᵢ = n/(1 + 2Σ_k ρ_k) of each column, summed to the last lag before the autocorrelation turns negative.
 
-    `draws` is (n,) or (n, …). Conservative for momentum samplers, whose autocorrelation turns negative and would win
-    back what is counted as lost. A constant column has no effective sample: 0.
+    `draws` is (n,) or (n, …). Conservative for samplers with momentum, whose negative autocorrelations would raise
+    it again. It is 0 for a constant column.
     """
     n = len(draws)
     if n < 4:
@@ -54,10 +54,10 @@ def effective_sample_size(draws: Tensor) -> Tensor:
 
 
 def batch_means_ess(draws: Tensor) -> Tensor:
-    """s²/λ² of each column (n,) or (n, …), λ² the variance of its mean by batch means, ⌊√n⌋ draws to a batch.
+    """s²/λ² of each column (n,) or (n, …), λ² the variance of its mean by batch means, batches of ⌊√n⌋ draws.
 
-    It sees negative autocorrelation, so it is beside `effective_sample_size` for samplers with momentum. A constant
-    column has no effective sample: 0.
+    It accounts for negative autocorrelation, unlike `effective_sample_size`; for samplers with momentum. It is 0 for a
+    constant column.
     """
     n = len(draws)
     if n < 4:
@@ -75,9 +75,9 @@ def mess_diagonal(draws: Tensor) -> float:
 def mess_full(draws: Tensor) -> float:
     """mESS of (n, p) or (chains, n, p) draws, full: n (|Λ|/|Σ|)^{1/p} (Vats, Flegal & Jones 2019), for few quantities.
 
-    Λ is the covariance of the draws, Σ/n that of their mean by batch means (⌊√n⌋ draws to a batch), both inside
-    chains; n counts the draws of all. With ν degrees of freedom in Σ it is about e^{p/2ν} too large, so it is said to
-    be unknown, nan, unless ν ≥ 4p.
+    Λ is the covariance of the draws, Σ/n that of their mean by batch means (batches of ⌊√n⌋ draws), both within
+    chains; n counts the draws of all chains. With ν degrees of freedom in Σ it is about e^{p/2ν} too large, so it is
+    reported as NaN unless ν ≥ 4p.
     """
     chains = (draws if draws.dim() == 3 else draws[None]).double()
     count, n, p = chains.shape
@@ -92,13 +92,13 @@ def mess_full(draws: Tensor) -> float:
 
 
 def _batch_means(draws: Tensor) -> Tensor:
-    """Means of ⌊√n⌋ successive draws; the first few, which fill no batch, are left out."""
+    """Means of ⌊√n⌋ successive draws; the first few, which do not fill a batch, are left out."""
     n = len(draws)
     length = math.isqrt(n)
     return draws[n % length :].reshape(n // length, length, *draws.shape[1:]).mean(1)
 
 
 def _covariance(chains: Tensor) -> Tensor:
-    """Inside chains: (chains, n, p) to (p, p)."""
+    """The covariance within chains: (chains, n, p) to (p, p)."""
     centred = chains - chains.mean(1, keepdim=True)
     return torch.einsum("cni,cnj->ij", centred, centred) / (len(chains) * (chains.shape[1] - 1))

@@ -1,7 +1,7 @@
-"""The data of the papers, by name: `load("digits", split="train")`.
+"""The data sets of the papers, by name: `load("digits", split="train")`.
 
-Files are looked for in the folder that the environment variable LANGEVIN_DATA names and in the cache (LANGEVIN_CACHE,
-otherwise the user's cache folder), and are downloaded into the cache when they are in neither.
+Files are searched in the directory of the environment variable LANGEVIN_DATA and in the cache (LANGEVIN_CACHE, by
+default the user's cache directory), and downloaded into the cache if missing.
 """
 
 import functools
@@ -59,7 +59,7 @@ _DATA: dict[str, Callable[..., Dataset[tuple[Tensor, ...]]]] = {
 
 
 def names() -> list[str]:
-    """Return the names that `load` knows."""
+    """Return the names that `load` accepts."""
     return sorted(_DATA)
 
 
@@ -70,7 +70,7 @@ def load(name: str, split: str = "train", **options: Any) -> Dataset[tuple[Tenso
     1437
     """
     if name not in _DATA:
-        raise ValueError(f'data "{name}" is not known; expected one of: {", ".join(names())}')
+        raise ValueError(f'unknown data set "{name}"; expected one of: {", ".join(names())}')
     signature = inspect.signature(_DATA[name])
     try:
         signature.bind(split=split, **options)

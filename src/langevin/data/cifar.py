@@ -24,8 +24,8 @@ def cifar10(
 ) -> ImageDataset:
     """Return CIFAR-10: 50,000 images to train on or 10,000 to test on, (3, 32, 32), 10 classes.
 
-    Krizhevsky (2009), "Learning multiple layers of features from tiny images". `size` keeps the first so many.
-    `normalize` and `augment` are those of `ImageDataset`; `augment=("crop", "flip")` is the usual one.
+    Krizhevsky (2009), "Learning multiple layers of features from tiny images". `size` selects the first images.
+    `normalize` and `augment` are those of `ImageDataset`; `augment=("crop", "flip")` is the usual choice.
     """
     check_split(split)
     records = np.concatenate([np.frombuffer(b, np.uint8).reshape(-1, 1 + 3 * 32 * 32) for b in _batches(FILES[split])])
@@ -35,7 +35,7 @@ def cifar10(
 
 
 def _batches(names: list[str]) -> Iterator[bytes]:
-    """Give the content of these files: as they are, or out of the archive."""
+    """Yield the contents of these files, extracted or from the archive."""
     files = [find(FOLDER + name) for name in names]
     found = [file for file in files if file is not None]
     if len(found) == len(names):

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn: embedded, so nothing is downloaded."""
+"""The digits of scikit-learn, which need no download."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ def digits(
 ) -> ImageDataset:
     """Return the handwritten digits of scikit-learn: 1,437 images to train on or 360 to test on, (1, 8, 8), 10 classes.
 
-    Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI. The split is ours, fixed, with equal
-    shares of the classes. `normalize` and `augment` are those of `ImageDataset`.
+    Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI. The split is ours, fixed and
+    stratified by class. `normalize` and `augment` are those of `ImageDataset`.
 
     >>> digits("test")
     ImageDataset(360 images of 1×8×8)

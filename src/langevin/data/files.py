@@ -1,12 +1,12 @@
-"""Where data files are: in the user's folder, in the cache, or on the servers of those who published them.
+"""Data files: in the user's directory, in the cache, or downloaded from their publishers.
 
-A file is named by its path, for example "mnist/train-images-idx3-ubyte.gz". `fetch` looks for it
+A file is identified by its path, for example "mnist/train-images-idx3-ubyte.gz". `fetch` searches
 
-1. in the folder that the environment variable LANGEVIN_DATA names,
-2. in the cache: the folder that LANGEVIN_CACHE names, otherwise the user's cache folder,
+1. the directory of the environment variable LANGEVIN_DATA,
+2. the cache: the directory of LANGEVIN_CACHE, by default the user's cache directory,
 
-and otherwise downloads it into the cache. Every file is checked against `registry.txt` before it is used: a line there
-is a path and its digests, that of the original publication first, then those of copies with the same content.
+and otherwise downloads the file into the cache. Every file is verified against `registry.txt` before use: a line is a
+path and its digests, the original publication's first, then those of copies with the same content.
 """
 
 import functools
@@ -15,7 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
-# Where the files of a folder are published, in the order in which to try.
+# URLs where the files of a directory are published, in the order of attempts.
 SOURCES: dict[str, tuple[str, ...]] = {
     "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
     "fashion-mnist": (
@@ -33,25 +33,25 @@ SOURCES: dict[str, tuple[str, ...]] = {
     },
 }
 
-ATTEMPTS = 3  # per server, each beginning where the last was cut off
-TIMEOUT = (10.0, 60.0)  # seconds: to connect, and between two pieces of the file
+ATTEMPTS = 3  # per server; each resumes the interrupted download
+TIMEOUT = (10.0, 60.0)  # seconds: to connect, and between two chunks
 
 
 def fetch(path: str) -> Path:
-    """Return where the file of that path is, after finding or downloading it and checking its digest."""
+    """Return the location of a file, after finding or downloading it and verifying its digest."""
     file = find(path)
     return file if file is not None else _download(path)
 
 
 def find(path: str) -> Path | None:
-    """Return where the file of that path is on this machine; None if it is not. A wrong digest is an error."""
+    """Return the location of a file on this machine, or None. A wrong digest is an error."""
     for folder in _folders():
         file = folder / path
         if not file.is_file():
             continue
         if _is_genuine(file, path):
             return file
-        if folder != cache_folder():  # a file in the cache is ours, and is downloaded again
+        if folder != cache_folder():  # a corrupted file in the cache is downloaded again
             raise ValueError(
                 f"{file} is not the published file: expected {' or '.join(digests(path))}. Delete it, or get it again "
                 f"from {' or '.join(_urls(path))}"
@@ -60,14 +60,14 @@ def find(path: str) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder that downloads go to."""
+    """Return the directory of downloads."""
     import pooch  # type: ignore[import-untyped]
 
     return Path(os.environ.get("LANGEVIN_CACHE") or pooch.os_cache("langevin"))
 
 
 def digests(path: str) -> tuple[str, ...]:
-    """Return the digests that a file of that path may have, as "algorithm:hexadecimal"."""
+    """Return the accepted digests of a file, as "algorithm:hexadecimal"."""
     return _registry()[path]
 
 
@@ -83,8 +83,8 @@ def _folders() -> list[Path]:
         return [cache_folder()]
     if not Path(named).is_dir():
         raise ValueError(
-            f"LANGEVIN_DATA={named} is not a folder; set it to the one that holds mnist/, uci/, …, or unset it to "
-            "download what is needed"
+            f"LANGEVIN_DATA={named} is not a directory; set it to one that contains mnist/, uci/, …, or unset it to "
+            "download missing files"
         )
     return [Path(named), cache_folder()]
 
@@ -115,7 +115,7 @@ def _download(path: str) -> Path:
         with filelock.FileLock(f"{target}.lock"):
             for url in _urls(path):
                 try:
-                    # Does nothing if another process brought the file while this one waited for the lock.
+                    # No-op if another process downloaded the file while this one waited for the lock.
                     pooch.retrieve(
                         url,
                         known_hash=digests(path)[0],
@@ -126,15 +126,15 @@ def _download(path: str) -> Path:
                     return target
                 except requests.exceptions.RequestException as error:
                     failures.append(f"{url}: {error}")
-                except ValueError as error:  # the digest is wrong; pooch has thrown the file away
+                except ValueError as error:  # wrong digest; pooch has deleted the file
                     failures.append(f"{url}: {error}")
     except OSError as error:
         raise OSError(
-            f"{path} has to be downloaded, and {target} cannot be written ({error}). Set LANGEVIN_CACHE to a folder "
-            f"that can be written, or {_by_hand(path)}"
+            f"{path} has to be downloaded, and {target} cannot be written ({error}). Set LANGEVIN_CACHE to a writable "
+            f"directory, or {_by_hand(path)}"
         ) from error
     raise FileNotFoundError(
-        f"{path} was not found: looked for {' and '.join(str(folder / path) for folder in _folders())}; "
+        f"{path} was not found: searched {' and '.join(str(folder / path) for folder in _folders())}; "
         f"downloading failed ({'; '.join(failures)}). To get it, connect to the network and try again, or "
         f"{_by_hand(path)}"
     )
@@ -145,7 +145,7 @@ def _by_hand(path: str) -> str:
 
 
 class _Resuming:
-    """Downloads for pooch into a file beside the target that outlives a cut connection, and goes on from its end."""
+    """A downloader for pooch that writes to a partial file beside the target and resumes interrupted downloads."""
 
     def __init__(self, part: Path) -> None:
         self.part = part
@@ -169,7 +169,9 @@ class _Resuming:
         have = self.part.stat().st_size if self.part.exists() else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            if have and response.status_code == 416:  # there is nothing after what we have, yet it is not the file
+            if (
+                have and response.status_code == 416
+            ):  # the partial file is as long as the file or longer, but has the wrong digest
                 self.part.unlink()
                 return self._get(url)
             response.raise_for_status()

@@ -1,4 +1,4 @@
-"""Images in folders, one folder a class: the standard layout of ImageNet. They are decoded when they are read."""
+"""Image folders with one folder per class, the standard layout of ImageNet. Images are decoded when read."""
 
 import math
 import os
@@ -18,20 +18,20 @@ SMALLEST_AREA = 0.08
 ASPECTS = (3 / 4, 4 / 3)  # width over height of a random crop
 
 Box = tuple[float, float, float, float]
-"""Left, upper, right and lower edge of the part of an image that is taken, in its pixels."""
+"""Left, upper, right and lower edge of a crop, in pixels of the image."""
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
     """Labelled images in files; `data[i]` is (image, label), `read_batch` a whole batch.
 
-    An image is read as RGB. Without "crop", the middle of it is taken: as if its shorter side were made `resize` pixels
-    long and a square of `image_size` cut out of the centre. With "crop", a rectangle of random area (8 to 100 % of the
-    image), aspect (3:4 to 4:3, equally likely on a logarithmic scale; a side that is too long is cut to the image's)
-    and place, after Szegedy et al. (2015), "Going deeper with convolutions". "flip" is left-right, every second time.
-    Both draw five numbers an image from torch's global generator before any file is opened, so what is read depends on
-    the generator's seed (`langevin.sample` sets it from seed, chain and step) and not on `threads`.
+    An image is read as RGB. Without "crop" it is center-cropped: as if resized to a shorter side of `resize` pixels,
+    then cropped to `image_size`. With "crop" it is a crop of random area (8 to 100 % of the image), aspect ratio (3:4 to
+    4:3, log-uniform; a side longer than the image's is cut) and position, after Szegedy et al. (2015), "Going deeper
+    with convolutions". "flip" is a horizontal flip with probability ½. Both draw five numbers per image from torch's
+    global generator before any file is opened, so the result depends on the generator's seed (`langevin.sample` sets it
+    from seed, chain and step) and not on `threads`.
 
-    `files`: the paths. `labels`: int64, (N,). `classes`: their names, by label.
+    `files`: the paths. `labels`: int64, (N,). `classes`: class names, by label.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         if not 1 <= image_size <= resize or threads < 1:
             raise ValueError(
                 f"image_size={image_size}, resize={resize}, threads={threads}: expected positive numbers and an image "
-                "no larger than what it is cut out of, for example image_size=224, resize=256, threads=8"
+                "no larger than resize, for example image_size=224, resize=256, threads=8"
             )
         self.files, self.labels, self.classes = list(files), labels, list(classes)
         self.image_size, self.resize, self.threads = image_size, resize, threads
@@ -65,7 +65,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return images[0], labels[0]
 
     def read_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a batch at once, decoded by several threads: what `langevin.sample` calls."""
+        """Return a batch, decoded by several threads; called by `langevin.sample`."""
         chances = torch.rand(len(indices), 5).tolist() if self.augment else [None] * len(indices)
         files = [self.files[i] for i in indices.tolist()]
         with ThreadPoolExecutor(self.threads) as pool:
@@ -73,7 +73,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return images * self._scale + self._shift, self.labels[indices]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Return the examples of a list of indices, read at once: what a DataLoader calls."""
+        """Return the examples of a list of indices, read at once; called by DataLoader."""
         images, labels = self.read_batch(torch.as_tensor(indices))
         return list(zip(images, labels, strict=True))
 
@@ -83,7 +83,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return f"ImageFolder({len(self)} images of 3×{side}×{side}, {len(self.classes)} classes{augmented})"
 
     def _read(self, file: Path, chances: list[float] | None) -> Tensor:
-        """The bytes of an image, (3, image_size, image_size)."""
+        """The uint8 pixels of an image, (3, image_size, image_size)."""
         import numpy as np
         from PIL import Image, UnidentifiedImageError
 
@@ -102,14 +102,14 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
 
 
 def centre_box(width: int, height: int, share: float) -> Box:
-    """The square in the middle whose side is that share of the image's shorter side."""
+    """The center square, with a side of this share of the image's shorter side."""
     side = share * min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def random_box(width: int, height: int, area: float, aspect: float, across: float, down: float) -> Box:
-    """A rectangle of random area, aspect and place from four numbers between 0 and 1."""
+    """A rectangle of random area, aspect ratio and position, from four uniform numbers."""
     pixels = (SMALLEST_AREA + (1 - SMALLEST_AREA) * area) * width * height
     low, high = map(math.log, ASPECTS)
     ratio = math.exp(low + (high - low) * aspect)
@@ -131,9 +131,9 @@ def image_folder(
 ) -> ImageFolder:
     """Return the images of `path/train/CLASS/*` or, to test on, of `path/val/CLASS/*` (or `path/test/CLASS/*`).
 
-    That is how ImageNet (ILSVRC2012) is commonly laid out. Labels number the class folders of the training part in the
-    order of their names; both parts have the same. `size` keeps so many images, spread evenly over all. The other
-    options are those of `ImageFolder`; `augment=("crop", "flip")` is the usual one for training.
+    This is the common layout of ImageNet (ILSVRC2012). Labels number the class folders of the training part in
+    alphabetical order, for both parts. `size` selects a number of images, evenly spaced. The other options are those
+    of `ImageFolder`; `augment=("crop", "flip")` is the usual choice for training.
     """
     check_split(split)
     root = Path(path)
@@ -142,14 +142,14 @@ def image_folder(
     part = next((choice for choice in choices if choice.is_dir()), None)
     if part is None:
         raise ValueError(
-            f"{root} has no folder {' or '.join(choice.name for choice in choices)}: expected one folder a class in "
+            f"{root} has no folder {' or '.join(choice.name for choice in choices)}: expected one folder per class in "
             f"{root / 'train'} and {root / 'val'}, for example {root / 'train' / 'n01440764' / 'n01440764_18.JPEG'}"
         )
     own = _class_names(part)
     classes = _class_names(train) if train.is_dir() else own
     if unknown := sorted(set(own) - set(classes)):
         raise ValueError(
-            f"{part} has classes that {train} has not: {', '.join(unknown[:5])}; expected the same folders"
+            f"{part} has classes that {train} does not have: {', '.join(unknown[:5])}; expected the same folders"
         )
     label_of = {name: label for label, name in enumerate(classes)}
     found = [
@@ -161,10 +161,10 @@ def image_folder(
     if not found:
         raise ValueError(f"{part} has no image ({', '.join(SUFFIXES)}) in the folders of its {len(own)} classes")
     check_size(size, len(found))
-    kept = found if size is None else [found[i * len(found) // size] for i in range(size)]
+    selected = found if size is None else [found[i * len(found) // size] for i in range(size)]
     return ImageFolder(
-        [file for file, _ in kept],
-        torch.tensor([label for _, label in kept]),
+        [file for file, _ in selected],
+        torch.tensor([label for _, label in selected]),
         classes,
         image_size=image_size,
         resize=resize,

@@ -1,4 +1,4 @@
-"""Labelled images, held once as bytes and normalized when they are read."""
+"""Labelled images, stored as uint8 and normalized when read."""
 
 import functools
 import warnings
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 Normalization = tuple[Sequence[float], Sequence[float]]
-"""Mean and standard deviation, one number for each channel, of pixels on the scale of 0 to 1."""
+"""Mean and standard deviation per channel, of pixels from 0 to 1."""
 
 NORMALIZATIONS: dict[str, Normalization] = {
     "unit": ((0.0,), (1.0,)),
-    # Of all pixels of the training part, by channel.
+    # Per channel, over all pixels of the training part.
     "digits": ((0.3054,), (0.3761,)),
     "mnist": ((0.1307,), (0.3081,)),
     "fashion-mnist": ((0.2860,), (0.3530,)),
@@ -26,20 +26,19 @@ CROP_PADDING = 4
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Labelled images; the pixel value v is read as (v / white − mean) / std, by channel.
+    """Labelled images; a pixel value v is read as (v / white − mean) / std, per channel.
 
-    `images`: uint8, (N, channels, height, width). `labels`: int64, (N,). `white` is the byte that means 1.
-    `normalize`: "unit" (pixels from 0 to 1), the name of a data set ("mnist": zero mean and unit variance there; data
-    that a model of MNIST is to judge need the normalization of MNIST), or a pair (mean, std).
+    `images`: uint8, (N, channels, height, width). `labels`: int64, (N,). `white` is the pixel value that maps to 1.
+    `normalize`: "unit" (pixels from 0 to 1), the name of a data set ("mnist": zero mean and unit variance on MNIST; OOD
+    inputs of a model trained on MNIST need the normalization of MNIST), or a pair (mean, std).
 
     `data[i]` is one example, (image, label); a slice, a list or a tensor of indices gives a whole batch at once.
-    `data.tensors` is everything, normalized. The bytes are at hand as `data.images` and `data.labels`.
+    `data.tensors` is all data, normalized; `data.images` and `data.labels` are the original tensors.
 
-    `augment` may name "crop" (shift by up to 4 pixels each way, the border black) and "flip" (left-right, every second
-    time); both draw from torch's global generator at every reading. It changes the likelihood: the posterior's term
-    for an example becomes an average over its variants, which are no independent data. `num_data` stays `len(data)`,
-    the number of original images; still, samples from augmented data are not samples of the posterior given the data
-    as they are. A warning says so once.
+    `augment` may contain "crop" (a shift of up to 4 pixels, zero-padded) and "flip" (horizontal, with probability ½);
+    both draw from torch's global generator at every read. Augmentation changes the likelihood: the term of an example
+    becomes an average over its variants, which are not independent data. `num_data` stays `len(data)`, the number of
+    original images; samples are then not from the posterior given the original data. A warning is given once.
 
     >>> data = ImageDataset(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.arange(5))
     >>> data[torch.tensor([0, 3])][0].shape
@@ -78,21 +77,21 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return images * self._scale + self._shift, labels
 
     def read_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a batch at once: what `langevin.sample` calls."""
+        """Return a batch; called by `langevin.sample`."""
         return self[indices]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Return the examples of a list of indices, read at once: what a DataLoader calls."""
+        """Return the examples of a list of indices, read at once; called by DataLoader."""
         images, labels = self[torch.as_tensor(indices)]
         return list(zip(images, labels, strict=True))
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """All images, normalized to float32, and all labels. Augmented data have none: they differ at each reading."""
+        """All images, normalized float32, and all labels. Not for augmented data, which differ at each read."""
         if self.augment:
             raise AttributeError(
-                f"data with augment={self.augment} differ at each reading and have no tensors; index them, or load "
-                "them with augment=()"
+                f"data with augment={self.augment} differ at each read and have no tensors; index them, or load them "
+                "with augment=()"
             )
         return self[:]
 
@@ -116,7 +115,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def normalization(normalize: str | Normalization, channels: int) -> Normalization:
-    """Return the mean and standard deviation that `normalize` names, or refuse it."""
+    """Return mean and standard deviation of `normalize`, validated."""
     if isinstance(normalize, str):
         if normalize not in NORMALIZATIONS:
             raise ValueError(
@@ -131,14 +130,14 @@ def normalization(normalize: str | Normalization, channels: int) -> Normalizatio
         fits = False
     if not fits:
         raise ValueError(
-            f"normalize={normalize}: expected a pair (mean, std) with one number, or one for each of {channels} "
+            f"normalize={normalize}: expected a pair (mean, std) with one value, or one for each of {channels} "
             f"channels, and std positive, such as normalize={((0.5,) * channels, (0.25,) * channels)}"
         )
     return mean, std
 
 
 def augmentations(augment: Sequence[str]) -> tuple[str, ...]:
-    """Return these augmentations, checked; the first time that there are any, warn of what they do."""
+    """Return the augmentations, validated; warn once about their effect on the likelihood."""
     if isinstance(augment, str) or not set(augment) <= {"crop", "flip"}:
         raise ValueError(
             f'augment={augment!r}: expected some of ("crop", "flip"), for example augment=("crop", "flip")'
@@ -151,8 +150,8 @@ def augmentations(augment: Sequence[str]) -> tuple[str, ...]:
 @functools.cache
 def _warn_of_augmentation() -> None:
     warnings.warn(
-        "augmented images are not independent data: the likelihood that is sampled is an average over the variants of "
-        "each image, not that of the data as they are. Keep num_data=len(data), the number of original images; for "
-        "the posterior of the data alone load them with augment=()",
+        "augmented images are not independent data: the likelihood becomes an average over the variants of each image. "
+        "Keep num_data=len(data), the number of original images; for the posterior given the original data use "
+        "augment=()",
         stacklevel=4,
     )

@@ -1,4 +1,4 @@
-"""MNIST and the sets made in its image: Fashion-MNIST, notMNIST, small-MNIST, MNIST projected to a few features."""
+"""MNIST and related data sets: Fashion-MNIST, notMNIST, small-MNIST, MNIST projected to a few features."""
 
 import gzip
 import math
@@ -22,8 +22,8 @@ def mnist(
 ) -> ImageDataset:
     """Return MNIST: 60,000 images to train on or 10,000 to test on, (1, 28, 28), 10 classes.
 
-    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition". `size` keeps the
-    first so many. `normalize` and `augment` are those of `ImageDataset`.
+    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition". `size` selects the
+    first images. `normalize` and `augment` are those of `ImageDataset`.
     """
     return _load("mnist", split, normalize, augment, size)
 
@@ -36,7 +36,7 @@ def fashion_mnist(
 ) -> ImageDataset:
     """Return Fashion-MNIST: 60,000 images to train on or 10,000 to test on, (1, 28, 28), 10 classes.
 
-    Xiao, Rasul & Vollgraf (2017), "Fashion-MNIST". As data that a model of MNIST has not seen: `normalize="mnist"`.
+    Xiao, Rasul & Vollgraf (2017), "Fashion-MNIST". As OOD inputs of a model trained on MNIST: `normalize="mnist"`.
     """
     return _load("fashion-mnist", split, normalize, augment, size)
 
@@ -44,8 +44,8 @@ def fashion_mnist(
 def notmnist(split: str = "test", normalize: str | Normalization = "mnist", size: int | None = None) -> ImageDataset:
     """Return notMNIST: 10,000 letters A to J in many fonts to test on, (1, 28, 28), 10 classes, shuffled.
 
-    Bulatov (2011). Here it is what a model of MNIST has not seen, so there is no training part and the normalization is
-    that of MNIST.
+    Bulatov (2011). It serves as OOD inputs of models trained on MNIST, so there is no training part and the
+    normalization is that of MNIST.
     """
     check_split(split, "test")
     return _load("notmnist", split, normalize, (), size)
@@ -65,8 +65,8 @@ def projected_mnist(split: str = "train", size: int | None = None, features: int
     """Return MNIST projected to a few features: inputs (features,), 10 classes.
 
     Smith, Duckworth, Le et al. (2018), "Stochastic natural gradient descent draws posterior samples in function
-    space", section 6.3: the 784 pixels, from 0 to 1, times a matrix of standard normal numbers (from `seed`, the same
-    for both splits). `size` keeps the first so many; by default 1,024 to train on, as in the paper, and all to test on.
+    space", section 6.3: the 784 pixels, from 0 to 1, times a standard normal matrix (from `seed`, the same for both
+    splits). `size` selects the first examples; by default 1,024 to train on, as in the paper, and all to test on.
     """
     if features < 1:
         raise ValueError(f"features={features}: expected a positive integer, for example features=10")
@@ -87,7 +87,7 @@ def _load(
 
 
 def read_idx(file: Path) -> Tensor:
-    """Return the bytes of a gzipped idx file, in its shape.
+    """Return the uint8 tensor of a gzipped idx file.
 
     The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, and each dimension as a
     big-endian 32-bit integer.
@@ -97,5 +97,5 @@ def read_idx(file: Path) -> Tensor:
     start = 4 + 4 * dimensions
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
     if not shape or len(content) != start + math.prod(shape):
-        raise ValueError(f"{file} is not an idx file of unsigned bytes; delete it, so that it is fetched again")
+        raise ValueError(f"{file} is not an idx file of unsigned bytes; delete it to download it again")
     return torch.frombuffer(content, dtype=torch.uint8, offset=start).view(shape)

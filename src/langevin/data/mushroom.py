@@ -1,4 +1,4 @@
-"""The mushrooms of UCI."""
+"""The UCI mushroom data set."""
 
 import csv
 
@@ -10,11 +10,11 @@ from langevin.data.files import fetch
 
 
 def mushroom(split: str = "train") -> TensorDataset:
-    """Return the mushrooms of UCI: 117 features of 0 and 1, label 0 (edible) or 1 (poisonous).
+    """Return the UCI mushrooms: 117 binary features, label 0 (edible) or 1 (poisonous).
 
-    Schlimmer (1987), "Mushroom", UCI: 8,124 rows of 22 categories, each category one feature (a missing value, "?", is
-    a category too). `split="all"` is every row in its order, as a bandit wants them; "train" (6,499) and "test" (1,625)
-    are a fixed random split of ours.
+    Schlimmer (1987), "Mushroom", UCI: 8,124 rows of 22 categorical variables, one-hot encoded (a missing value, "?",
+    is a category). `split="all"` is every row in the original order, for bandits; "train" (6,499) and "test" (1,625)
+    are our fixed random split.
     """
     check_split(split, "train", "test", "all")
     with fetch("mushroom/agaricus-lepiota.data").open(newline="", encoding="ascii") as stream:

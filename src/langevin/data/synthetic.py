@@ -1,4 +1,4 @@
-"""Data that are made, not measured."""
+"""Synthetic data."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from langevin.data.checks import check_split
 
 
 class LogisticDataset(TensorDataset):
-    """Inputs (N, features) and labels 0 or 1, with the weights that they were drawn from: `omega_true`, (features,)."""
+    """Inputs (N, features) and labels 0 or 1, with the true weights `omega_true`, (features,)."""
 
     def __init__(self, x: Tensor, y: Tensor, omega_true: Tensor) -> None:
         super().__init__(x, y)
@@ -24,10 +24,10 @@ def binary_logistic(
     features: int | None = None,
     seed: int = 0,
 ) -> LogisticDataset:
-    """Return data of a logistic regression whose weights are known: standard normal x, P(y = 1 | x) = σ(ω_true·x).
+    """Return data of a logistic regression with known weights: standard normal x, P(y = 1 | x) = σ(ω_true·x).
 
     Smith, Duckworth, Le et al. (2018), "Stochastic natural gradient descent draws posterior samples in function
-    space", section 6.1: 1,000 examples with ω_true = (16, 0), or `features=64`: zeros are added to ω_true up to there.
+    space", section 6.1: 1,000 examples with ω_true = (16, 0), or `features=64`, for which ω_true is padded with zeros.
 
     >>> binary_logistic(features=64).omega_true[:3]
     tensor([16.,  0.,  0.])

@@ -1,4 +1,4 @@
-"""Regression sets of UCI with the twenty splits that papers share."""
+"""UCI regression data sets with the twenty splits that papers share."""
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ FOLDS = 20
 
 
 class RegressionDataset(TensorDataset):
-    """Features (N, features) and targets (N, 1), standardized by the mean and standard deviation of a training part.
+    """Features (N, features) and targets (N, 1), standardized by mean and standard deviation of the training part.
 
-    What was subtracted and divided by is kept: `feature_mean`, `feature_std`, `target_mean`, `target_std`. A prediction
-    in the original unit is `prediction * data.target_std + data.target_mean`.
+    These are `feature_mean`, `feature_std`, `target_mean` and `target_std`; a prediction in the original unit is
+    `prediction * data.target_std + data.target_mean`.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class RegressionDataset(TensorDataset):
 
 
 def uci(name: str, split: str = "train", fold: int = 0, standardize: bool = True) -> RegressionDataset:
-    """Return a regression set of UCI: "concrete", "energy", "power-plant", "wine-quality-red" or "yacht".
+    """Return a UCI regression data set: "concrete", "energy", "power-plant", "wine-quality-red" or "yacht".
 
     `fold`, 0 to 19, is one of the splits (90 % to train on) of Hernández-Lobato & Adams (2015), "Probabilistic
     backpropagation", in the files of Gal & Ghahramani (2016), "Dropout as a Bayesian approximation". Features and
-    targets are standardized by the training part of the fold; `standardize=False` leaves them as they are.
+    targets are standardized by the training part of the fold, unless `standardize=False`.
     """
     check_split(split)
     if name not in NAMES:
@@ -56,7 +56,7 @@ def uci(name: str, split: str = "train", fold: int = 0, standardize: bool = True
     moments = []
     for values in (x, y):
         std, mean = torch.std_mean(values[train], dim=0, correction=0)
-        std = torch.where(std > 0, std, 1.0)  # a feature that never varies stays 0
+        std = torch.where(std > 0, std, 1.0)  # a constant feature becomes 0
         moments += [mean, std] if standardize else [torch.zeros_like(mean), torch.ones_like(std)]
     return RegressionDataset(x[rows], y[rows], *moments)
 

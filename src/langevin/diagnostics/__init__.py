@@ -1,1 +1,1 @@
-"""What a run says about itself."""
+"""Diagnostics of a run: convergence, stationarity, temperature, curvature."""

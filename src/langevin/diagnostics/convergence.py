@@ -1,7 +1,10 @@
-"""Did the chains mix? Effective sample sizes and rank-normalized R̂, of weights and of predictions.
+"""Convergence of chains: effective sample sizes and rank-normalized R̂, of weights and of predictions.
 
 Weights of a network are not identified (units can be permuted, ReLU layers rescaled), so chains that disagree about
-weights may agree about every prediction: function space, log-probabilities on a probe set, is what counts for use.
+weights may agree about every prediction: what matters is function space, log-probabilities on a probe set.
+
+R̂, bulk and tail ESS are ArviZ's. Ours, in `langevin.core.statistics`, are the ESS to the first negative
+autocorrelation and the ESS by batch means, which the papers report and ArviZ does not have, and the multivariate mESS.
 """
 
 from __future__ import annotations
@@ -18,45 +21,45 @@ from torch import Tensor
 
 from langevin.core.statistics import batch_means_ess, effective_sample_size, mess_full
 
-_BLOCK_BYTES = 64 << 20  # of draws that are in memory at once
+_BLOCK_BYTES = 64 << 20  # of draws in memory at once
 _COLUMNS = ("ess", "ess_batch", "ess_bulk", "ess_tail", "rhat")
-_FEW = 200  # quantities up to which the full mESS is worth its determinant
+_FEW = 200  # the largest number of quantities for the full mESS, which needs their covariance
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """Diagnostics of q scalar quantities, each array (q,); nan where it can't be known, `unknown` says why.
+    """Diagnostics of q scalar quantities, each an array (q,), NaN where unknown; `unknown` gives the reasons.
 
-    `ess` is the rule "to the first negative autocorrelation", `ess_batch` that of batch means, both summed over chains,
-    so they do not notice chains that disagree; `ess_bulk`, `ess_tail` and `rhat` are ArviZ's and do.
+    `ess` sums autocorrelations up to the first negative one, `ess_batch` uses batch means. Both are summed over chains,
+    so they do not detect chains that disagree; ArviZ's `ess_bulk`, `ess_tail` and `rhat` do.
     """
 
     space: str  # "weights" or "function"
     names: list[str]
     chains: int
-    draws: int  # of each chain: the shortest chain's
+    draws: int  # per chain: the length of the shortest
     ess: np.ndarray
     ess_batch: np.ndarray
     ess_bulk: np.ndarray
     ess_tail: np.ndarray
     rhat: np.ndarray
     mess_full: float = float("nan")  # n(|Λ|/|Σ|)^{1/q}, for few quantities
-    unknown: dict[str, str] = field(default_factory=dict)  # field → why it is nan
+    unknown: dict[str, str] = field(default_factory=dict)  # field → why it is NaN
 
     @property
     def mess(self) -> float:
-        """mESS, diagonal: the geometric mean of `ess`; nan if unknown."""
+        """mESS, diagonal: the geometric mean of `ess`; NaN if unknown."""
         with np.errstate(divide="ignore"):
             return float(np.exp(np.log(self.ess).mean()))
 
     @property
     def worst_rhat(self) -> float:
-        """The largest R̂; nan if unknown."""
+        """The largest R̂; NaN if unknown."""
         known = self.rhat[~np.isnan(self.rhat)]
         return float(known.max()) if len(known) else float("nan")
 
     def share_above(self, limit: float = 1.01) -> float:
-        """The share of the quantities of known R̂ that have it above a limit; nan if none is known."""
+        """The share of known R̂ above a limit; NaN if none is known."""
         known = self.rhat[~np.isnan(self.rhat)]
         return float((known > limit).mean()) if len(known) else float("nan")
 
@@ -66,23 +69,23 @@ def convergence(draws: np.ndarray, *, space: str = "weights", names: Sequence[st
     chains, n, quantities = draws.shape
     labels = list(names) or [str(i) for i in range(quantities)]
     if n < 4:
-        why = f"{n} draws of a chain; 4 are the least"
+        why = f"{n} draws per chain; at least 4 are needed"
         unknown = dict.fromkeys((*_COLUMNS, "mess_full"), why)
         columns: dict[str, Any] = {name: np.full(quantities, np.nan) for name in _COLUMNS}
         return Convergence(space, labels, chains, n, unknown=unknown, **columns)
     unknown = {}
     draws = np.ascontiguousarray(draws, dtype=np.float64)
     values = torch.from_numpy(draws)
-    moved = (draws != draws[:, :1]).any((0, 1))
+    varies = (draws != draws[:, :1]).any((0, 1))
     same = (draws == draws[:1, :1]).all((0, 1))
     if same.any():
-        unknown["rhat"] = f"{int(same.sum())} of {quantities} quantities never moved"
+        unknown["rhat"] = f"{int(same.sum())} of {quantities} quantities are constant"
     if chains < 2:
-        unknown["rhat"] = "one chain: whether chains agree can't be known"
-    full = mess_full(values) if quantities <= _FEW and moved.all() else float("nan")
+        unknown["rhat"] = "R̂ needs at least two chains"
+    full = mess_full(values) if quantities <= _FEW and varies.all() else float("nan")
     if np.isnan(full):
         unknown["mess_full"] = (
-            f"{chains} chains of {n} draws have too few batches for {quantities} quantities, or some depend on others"
+            f"{chains} chains of {n} draws have too few batches for {quantities} quantities, or these are dependent"
         )
     bulk, tail, rhat = _by_arviz(draws)
     return Convergence(
@@ -92,9 +95,9 @@ def convergence(draws: np.ndarray, *, space: str = "weights", names: Sequence[st
         draws=n,
         ess=torch.stack([effective_sample_size(chain) for chain in values]).sum(0).numpy(),
         ess_batch=torch.stack([batch_means_ess(chain) for chain in values]).sum(0).numpy(),
-        ess_bulk=np.where(moved, bulk, 0.0),
-        ess_tail=np.where(moved, tail, 0.0),
-        rhat=np.where(same, np.nan, rhat),  # ArviZ's is infinite if each is stuck elsewhere
+        ess_bulk=np.where(varies, bulk, 0.0),
+        ess_tail=np.where(varies, tail, 0.0),
+        rhat=np.where(same, np.nan, rhat),  # ArviZ gives ∞ if every chain is constant at a different value
         mess_full=full,
         unknown=unknown,
     )
@@ -107,10 +110,10 @@ def weight_convergence(
     subset: int | None = 1000,
     seed: int = 0,
 ) -> Convergence:
-    """In weight space, streamed: of the parameters whose names match (all by default), a random subset (None: all).
+    """Convergence in weight space of parameters that match `names` (default: all), a random subset of them (None: all).
 
-    `chains` hold samples and are read once for every 64 MB of chosen numbers, so all weights never need to fit in
-    memory. ArviZ takes about 3 ms for each quantity.
+    The samples of `chains` are read once per 64 MB of selected numbers, so the weights need not fit in memory. ArviZ
+    takes about 3 ms per quantity.
     """
     chosen = Chosen.of(next(iter(chains[0])), names, subset, seed)
     per_block = max(1, _BLOCK_BYTES // (8 * sum(map(len, chains))))
@@ -126,16 +129,16 @@ def weight_convergence(
 
 @dataclass(frozen=True)
 class Chosen:
-    """Some numbers of a sample, by their place in the tensors laid end to end."""
+    """Selected elements of a sample, by their index in the concatenation of its flattened tensors."""
 
     shapes: dict[str, tuple[int, ...]]
-    places: Tensor  # ascending
+    places: Tensor  # indices, ascending
 
     @classmethod
     def of(
         cls, sample: Mapping[str, Tensor], names: str | Sequence[str] | None, subset: int | None, seed: int
     ) -> Chosen:
-        """A random subset (None: all) of the numbers of the tensors whose names match a pattern."""
+        """A random subset (None: all) of the elements of tensors whose names match a pattern."""
         patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
         shapes = {
             name: tuple(tensor.shape)
@@ -145,7 +148,7 @@ class Chosen:
         if not shapes:
             raise ValueError(f"names={names!r} matches none of {list(sample)}.")
         if subset is not None and subset < 1:
-            raise ValueError(f"subset={subset}: give the number of weights to look at, or None for all.")
+            raise ValueError(f"subset={subset}: give a number of weights, 1 or more, or None for all.")
         count = sum(sample[name].numel() for name in shapes)
         if subset is None or subset >= count:
             return cls(shapes, torch.arange(count))
@@ -153,15 +156,15 @@ class Chosen:
         return cls(shapes, torch.randperm(count, generator=generator)[:subset].sort().values)
 
     def read(self, sample: Mapping[str, Tensor]) -> Tensor:
-        """Those numbers of a sample, (q,)."""
+        """The selected elements of a sample, (q,)."""
         return torch.cat([sample[name].reshape(-1)[places].double() for name, places in self._by_tensor()])
 
     def read_stack(self, stack: Mapping[str, Tensor]) -> Tensor:
-        """Those numbers of stacked samples, (samples, q)."""
+        """The selected elements of stacked samples, (samples, q)."""
         return torch.cat([stack[n].reshape(len(stack[n]), -1)[:, p].double() for n, p in self._by_tensor()], dim=1)
 
     def labels(self) -> list[str]:
-        """The name and the index of each: "0.weight[3, 1]"."""
+        """Name and index of each element: "0.weight[3, 1]"."""
         return [
             f"{name}{[int(i) for i in np.unravel_index(place, self.shapes[name])]}" if self.shapes[name] else name
             for name, places in self._by_tensor()
@@ -169,7 +172,7 @@ class Chosen:
         ]
 
     def blocks(self, size: int) -> list[Chosen]:
-        """The same, up to so many at a time."""
+        """The selection in blocks of up to `size` elements."""
         return [Chosen(self.shapes, places) for places in torch.split(self.places, size)]
 
     def _by_tensor(self) -> list[tuple[str, Tensor]]:
@@ -184,18 +187,18 @@ class Chosen:
 
 
 def stacked(chains: Sequence[Iterable[Any]], read: Callable[[Any], Tensor]) -> np.ndarray:
-    """(chains, draws, quantities): what is read of every sample, of each chain the last as many as the shortest has."""
+    """`read` of every sample as (chains, draws, quantities), chains cut to the last draws of the shortest."""
     return equal_lengths([torch.stack([read(sample) for sample in chain]).numpy() for chain in chains])
 
 
 def equal_lengths(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Of each chain the last as many draws as the shortest has, stacked."""
+    """The chains stacked, cut to the last draws of the shortest."""
     shortest = min(len(row) for row in rows)
     return np.stack([row[-shortest:] for row in rows])
 
 
 def arviz() -> Any:
-    """ArviZ, without the announcement of its next version."""
+    """Import ArviZ without the FutureWarning about its next version."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         import arviz
@@ -208,6 +211,6 @@ def _by_arviz(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     az = arviz()
     data = az.convert_to_dataset({"x": draws})
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # constants divide by 0; they are said to be unknown
+        warnings.simplefilter("ignore", RuntimeWarning)  # constants divide by 0; they are reported as NaN
         rhat = az.rhat(data)["x"].values if len(draws) > 1 else np.full(draws.shape[2], np.nan)
         return az.ess(data, method="bulk")["x"].values, az.ess(data, method="tail")["x"].values, rhat

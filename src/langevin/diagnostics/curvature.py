@@ -1,4 +1,4 @@
-"""The curvature of the loss, as far as the learning rate depends on it."""
+"""Curvature of the loss, which limits the learning rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langevin.preconditioners.fisher import fisher_matrix
 
 
 def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30) -> float:
-    """The largest eigenvalue, in size, of the Hessian of the loss (U/N) on a batch, by power iteration."""
+    """The largest absolute eigenvalue of the Hessian of the loss (U/N) on a batch, by power iteration."""
     params = list(posterior.trainable_parameters().values())
     grads = torch.autograd.grad(posterior.loss(x, y), params, create_graph=True)
     generator = torch.Generator().manual_seed(0)
@@ -45,16 +45,16 @@ class Conditioning:
     kind: str  # "exact" or "empirical"
     eigenvalues: Tensor
     preconditioned: Tensor | None
-    damping: float  # δ; F itself is often singular: adding a constant to all logits changes nothing
+    damping: float  # δ; F is often singular: adding a constant to all logits changes nothing
 
     @property
     def condition(self) -> float:
-        """λmax/λmin of G; infinite where λmin is 0 but for rounding."""
+        """λmax/λmin of G; infinite if λmin is 0 up to rounding."""
         return _ratio(self.eigenvalues)
 
     @property
     def preconditioned_condition(self) -> float:
-        """The same of PᵀGP; nan without a preconditioner."""
+        """λmax/λmin of PᵀGP; NaN without a preconditioner."""
         return math.nan if self.preconditioned is None else _ratio(self.preconditioned)
 
 
@@ -70,11 +70,11 @@ def conditioning(
     updates: int = 20,
     seed: int = 0,
 ) -> Conditioning:
-    """Condition number of F + δI at the posterior's present weights, dense and in double precision: for small models.
+    """Condition number of F + δI at the current weights, dense and in double precision: for small models.
 
-    F is the mean over `batch_size` random examples, of the model's own labels ("exact") or the data's ("empirical").
-    With the prior's precision over N for δ, G is about the curvature that a sampler meets. The preconditioner is one
-    without a model yet, `lv.preconditioners.KFAC()`; a copy learns from `updates` mini-batches of 128.
+    F is the mean over `batch_size` random examples, with labels of the model ("exact") or of the data ("empirical").
+    With δ the prior's precision over N, G approximates the curvature that a sampler sees. The preconditioner is
+    unbound, `lv.preconditioners.KFAC()`; a copy is updated on `updates` mini-batches of 128.
     """
     if kind not in ("exact", "empirical"):
         raise ValueError(f'kind={kind!r}: choose "exact" or "empirical".')
@@ -84,11 +84,13 @@ def conditioning(
     if count > max_parameters:
         raise ValueError(
             f"The Fisher matrix of {count:,} parameters is dense here; the limit is max_parameters={max_parameters:,}. "
-            f"Look at a few layers: Posterior(…, sampled='head.*')."
+            f"Sample fewer layers: Posterior(…, sampled='head.*')."
         )
     batches = as_batches(data, 1, seed, params[0].device)
     if batches.num_data is None:
-        raise ValueError("The Fisher draws its own examples: give tensors (x, y) or a data set, not a stream.")
+        raise ValueError(
+            "The Fisher matrix needs indexable data: give tensors (x, y) or a map-style data set, not a DataLoader."
+        )
     size = min(batch_size, batches.num_data)
     chosen = random.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=random.Stream.FISHER)
     x, y = tree_map(_double, batches.take(chosen))
@@ -108,7 +110,7 @@ def conditioning(
 def _root(
     posterior: Posterior, a: Preconditioner, params: list[Parameter], data: tuple[Any, Any], updates: int, seed: int
 ) -> Tensor:
-    """P with A = PPᵀ, column by column, after some mini-batches."""
+    """P with A = PPᵀ, column by column, after `updates` mini-batches."""
     a.bind(posterior, params, data)
     state: dict[Any, dict[str, Any]] = {p: {} for p in params}
     group = {"lr": 1e-3, "num_data": posterior.num_data, "seed": seed, "chain": 0, "step": 0}
@@ -125,8 +127,8 @@ def _root(
     with torch.no_grad():
         columns = []
         for unit in torch.eye(sum(p.numel() for p in params)).to(params[0]):
-            pieces = torch.split(unit, [p.numel() for p in params])
-            etas = [piece.reshape(p.shape) for piece, p in zip(pieces, params, strict=True)]
+            parts = torch.split(unit, [p.numel() for p in params])
+            etas = [part.reshape(p.shape) for part, p in zip(parts, params, strict=True)]
             columns.append(torch.cat([c.flatten() for c in a.noise(state, group, given, etas)]))
     a.unbind()
     return torch.stack(columns, dim=1)

@@ -1,12 +1,11 @@
-"""The temperature along the softest directions: what a mean over all weights hides.
+"""The configurational temperature along the softest directions, which a mean over all weights can hide.
 
 For any fixed point a and direction v, integration by parts gives E[(v·(θ−a)) (v·∇U)] = T |v|² under exp(−U/T). The mean
-over all directions can be T while the few soft ones, along which predictions vary most, are cold or hot: thermostats
-hold the mean, and mini-batch noise that is correlated between weights upsets the rest. So for every chain a and v are
-the mean and the principal components of the other chains' samples (of a single chain's first half, then tested on the
-second), which makes them independent of what they are tested on, and ∇U is that of all data. That costs one pass over
-the data for every sample. It sees directions in which the samples do spread; one that is frozen altogether shows in no
-sample.
+over all directions can be T while the few soft ones, along which predictions vary most, are too cold or too hot: a
+thermostat controls only the mean, and mini-batch noise is correlated between weights. For every chain, a and v are the
+mean and the principal components of the other chains' samples (for a single chain: of its first half, tested on its
+second half), so they are independent of the samples that they are tested on. ∇U is over all data, which costs one pass
+per sample. A direction in which the samples do not vary at all is not found.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.core.statistics import Estimate, mean_and_error
 
-_LARGEST = 2 << 30  # bytes of samples that are put in memory
+_LARGEST = 2 << 30  # bytes of samples in memory
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ def direction_temperatures(
 ) -> list[Direction]:
     """The temperature along the softest directions of a run, softest first, each to be compared with T.
 
-    The posterior and the data are those that were sampled; the posterior's own weights are left as they are.
+    Posterior and data are those of the run; the posterior's weights are not changed.
     """
     names = list(posterior.trainable_parameters())
     chains = [torch.stack([_flat(sample, names) for sample in run.chain(c)]) for c in run.chains]
     if not chains or sum(map(len, chains)) < 8:
-        raise ValueError(f"Directions need 8 samples or more; the run has {sum(map(len, chains))}.")
+        raise ValueError(f"Directions need at least 8 samples; the run has {sum(map(len, chains))}.")
     if sum(chain.nbytes for chain in chains) > _LARGEST:
-        raise ValueError("The samples do not fit in memory; sample a few layers: Posterior(…, sampled='head.*').")
+        raise ValueError("The samples do not fit in memory; sample fewer layers: Posterior(…, sampled='head.*').")
     posterior = copy.deepcopy(posterior)
     if len(chains) == 1:
         half = len(chains[0]) // 2
@@ -73,8 +72,8 @@ def direction_temperatures(
 def _gradient(posterior: Posterior, names: list[str], theta: Tensor, data: Any, batch_size: int) -> Tensor:
     """∇U at θ, over all data."""
     parameters = posterior.trainable_parameters()
-    pieces = torch.split(theta, [parameters[name].numel() for name in names])
-    load_tensors(posterior, {n: piece.reshape(parameters[n].shape) for n, piece in zip(names, pieces, strict=True)})
+    parts = torch.split(theta, [parameters[name].numel() for name in names])
+    load_tensors(posterior, {n: part.reshape(parameters[n].shape) for n, part in zip(names, parts, strict=True)})
     posterior.zero_grad()
     device = next(iter(parameters.values())).device
     for x, y in as_batches(data, 1, 0, device).full_pass(batch_size):

@@ -1,4 +1,4 @@
-"""A run in the form that ArviZ reads."""
+"""A run as `arviz.InferenceData`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 from langevin.diagnostics.convergence import Chosen, arviz, stacked
 
-_LARGEST = 2 << 30  # bytes of draws that are put in memory without being asked twice
+_LARGEST = 2 << 30  # bytes of draws in memory; more are refused
 
 
 def inference_data(
     chains: Mapping[int, Sequence[Mapping[str, Tensor]]],
-    notes: Mapping[str, Mapping[int, Sequence[float]]],
+    stats: Mapping[str, Mapping[int, Sequence[float]]],
     *,
     names: str | Sequence[str] | None,
     subset: int | None,
     seed: int,
     predictions: Mapping[str, Iterable[np.ndarray]],
 ) -> Any:
-    """`posterior`: each tensor, (chain, draw, …), or with a subset the one variable `weight`; `sample_stats`: the
-    notes; `predictions`: what was predicted on a probe set, name → one array (draw, …) a chain.
+    """Groups: `posterior`, each tensor as (chain, draw, …), or with a subset the one variable `weight`; `sample_stats`,
+    the recorded statistics; `predictions` on a probe set, name → one array (draw, …) per chain.
     """
     numbers, samples = list(chains), list(chains.values())
     chosen = Chosen.of(next(iter(samples[0])), names, subset, seed)
@@ -43,7 +43,7 @@ def inference_data(
     else:
         weights = {"weight": draws}
         coords["place"], dims["weight"] = chosen.labels(), ["place"]
-    groups: dict[str, Any] = {"posterior": weights, "sample_stats": _stats(notes, numbers, shortest, coords, dims)}
+    groups: dict[str, Any] = {"posterior": weights, "sample_stats": _stats(stats, numbers, shortest, coords, dims)}
     if predictions:
         groups["predictions"] = {
             name: np.stack([rows[-shortest:] for rows in by_chain]) for name, by_chain in predictions.items()
@@ -53,22 +53,21 @@ def inference_data(
 
 def _by_name(draws: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     sizes = [math.prod(shape) for shape in shapes.values()]
-    pieces = np.split(draws, np.cumsum(sizes)[:-1], axis=2)
+    parts = np.split(draws, np.cumsum(sizes)[:-1], axis=2)
     return {
-        name: piece.reshape(*draws.shape[:2], *shape)
-        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        name: part.reshape(*draws.shape[:2], *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
 
 
 def _stats(
-    notes: Mapping[str, Mapping[int, Sequence[float]]],
+    recorded: Mapping[str, Mapping[int, Sequence[float]]],
     numbers: Sequence[int],
     shortest: int,
     coords: dict[str, Any],
     dims: dict[str, list[str]],
 ) -> dict[str, np.ndarray]:
-    """The notes (chain, draw); temperatures of tensors as one variable with a dimension `tensor`."""
-    arrays = {name: np.array([by_chain[c][-shortest:] for c in numbers]) for name, by_chain in notes.items()}
+    """The statistics as (chain, draw); temperatures of tensors as one variable with a dimension `tensor`."""
+    arrays = {name: np.array([by_chain[c][-shortest:] for c in numbers]) for name, by_chain in recorded.items()}
     of_tensors = [name for name in arrays if name.startswith("temperature/")]
     stats = {name: array for name, array in arrays.items() if name not in of_tensors}
     if of_tensors:

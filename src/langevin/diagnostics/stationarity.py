@@ -1,10 +1,10 @@
-"""Did a trace settle? A comparison of its beginning with its end, with errors that know of autocorrelation.
+"""Stationarity of a trace: a comparison of its early and late means with autocorrelation-adjusted standard errors.
 
-A trace is cut into 12 batches of equal length; the mean of the first 3 is compared with that of the last 6 (Geweke
-1992) by a t-test with 5 degrees of freedom: the error comes from the last 6 alone, since a transient among the first
-would hide itself in it. The batches' means have to be about independent: where the values are correlated over more
-than half a batch, slow mixing can't be told from a drift, and the answer is unknown: run longer. Many traces are
-tested at once, so p-values are Holm's: the chance of any false alarm is about `level` at most.
+A trace is cut into 12 batches of equal length. The mean of the first 3 is compared with that of the last 6 (Geweke
+1992) by a t-test with 5 degrees of freedom; the standard error comes from the last 6 alone, since a transient in the
+first ones would inflate it. Batch means have to be about independent: if values are correlated over more than half a
+batch, slow mixing can't be distinguished from a drift, and the result is unknown. Many traces are tested at once, so
+p-values are Holm-adjusted: the family-wise error rate is about `level` at most. (ArviZ has no such test.)
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _BATCHES, _EARLY, _LATE = 12, 3, 6
 
 @dataclass(frozen=True)
 class Stationarity:
-    """One trace of one chain: z = (early − late)/error; `p_value` is Holm-adjusted for all traces tested together."""
+    """The test of one trace of one chain: z = (early − late)/error; `p_value` is Holm-adjusted over all traces."""
 
     trace: str
     chain: int
     early: float
     late: float
     z: float
-    p_value: float  # nan if unknown
+    p_value: float  # NaN if unknown
     stationary: bool | None  # None if unknown
     why: str = ""  # why it is unknown
 
@@ -57,7 +57,7 @@ def _tested(name: str, chain: int, values: Sequence[float]) -> Stationarity:
         return Stationarity(name, chain, math.nan, math.nan, math.nan, math.nan, None, why)
 
     if length < 2:
-        return unknown(f"{len(series)} values; {2 * _BATCHES} are the least")
+        return unknown(f"{len(series)} values; at least {2 * _BATCHES} are needed")
     means = series[len(series) - _BATCHES * length :].reshape(_BATCHES, length).mean(1)
     early, late = means[:_EARLY], means[-_LATE:]
     if series.min() == series.max():
@@ -65,8 +65,8 @@ def _tested(name: str, chain: int, values: Sequence[float]) -> Stationarity:
     time = autocorrelation_time(series[len(series) - _LATE * length :])
     if 2 * time > length:
         return unknown(
-            f"values are correlated over about {time:.0f} of the {len(series)}: a drift can't be told from slow "
-            f"mixing; run longer"
+            f"the autocorrelation time is about {time:.0f} of {len(series)} values, so a drift can't be distinguished "
+            f"from slow mixing; run longer"
         )
     error = float(late.std(ddof=1)) * math.sqrt(1 / _EARLY + 1 / _LATE)
     score = float(early.mean() - late.mean()) / error
@@ -75,6 +75,6 @@ def _tested(name: str, chain: int, values: Sequence[float]) -> Stationarity:
 
 
 def autocorrelation_time(series: np.ndarray) -> float:
-    """n/ess: over how many values a trace is correlated; infinite for a constant."""
+    """n/ESS; infinite for a constant."""
     ess = float(effective_sample_size(torch.from_numpy(np.ascontiguousarray(series, dtype=np.float64))))
     return len(series) / ess if ess > 0 else math.inf

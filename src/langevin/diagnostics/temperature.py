@@ -1,4 +1,4 @@
-"""The configurational temperature: does the chain sample at the T that was asked?
+"""The configurational temperature, to be compared with the target temperature T.
 
 For any fixed point a, integration by parts gives E[(θ−a)·∇U] = dim·T under exp(−U/T). So, with g = ∇Û/N,
 
@@ -26,16 +26,16 @@ class Thermometer:
 
     @torch.no_grad()
     def average(self, params: Sequence[Tensor]) -> None:
-        """Move the anchor to the mean of all positions given so far."""
+        """Move the anchor a to the mean of all positions so far."""
         self.averaged += 1
         torch._foreach_lerp_(self.anchor, [p.detach() for p in params], 1 / self.averaged)
 
     @torch.no_grad()
     def measure_each(self, params: Sequence[Tensor]) -> Tensor:
-        """T̂ⱼ = N (θⱼ−aⱼ)·gⱼ/dimⱼ of this moment for every tensor j and chain; the gradients are in `p.grad`.
+        """Current T̂ⱼ = N (θⱼ−aⱼ)·gⱼ/dimⱼ of every tensor j and chain, with gradients from `p.grad`.
 
-        Integration by parts holds in every coordinate, so each is T on average: tensors of another temperature than
-        the rest show what a mean over all weights hides, as far as it lies between tensors.
+        Integration by parts holds in every coordinate, so each T̂ⱼ is T on average. Tensors at different temperatures
+        show what a mean over all weights hides.
         """
         rows = []
         for p, a in zip(params, self.anchor, strict=True):
@@ -44,9 +44,9 @@ class Thermometer:
         return torch.stack(rows).cpu().double() * self._num_data / self._sizes[:, None]
 
     def measure(self, params: Sequence[Tensor]) -> Tensor:
-        """T̂ of this moment for every chain; the gradients are in `p.grad`."""
+        """Current T̂ of every chain, with gradients from `p.grad`."""
         return self.over_all(self.measure_each(params))
 
     def over_all(self, each: Tensor) -> Tensor:
-        """The mean over all weights, from what `measure_each` gave: one number a chain."""
+        """The mean over all weights of the result of `measure_each`: one number per chain."""
         return (self._sizes / self._sizes.sum()) @ each

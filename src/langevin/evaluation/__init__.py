@@ -1,4 +1,4 @@
-"""How good predictions are: scores, calibration, out-of-distribution detection, adversarial attacks, comparison."""
+"""Evaluation of predictions: scores, calibration, out-of-distribution detection, adversarial attacks, comparison."""
 
 from langevin.evaluation.attacks import FGSM as FGSM
 from langevin.evaluation.attacks import PGD as PGD

@@ -1,7 +1,7 @@
-"""Adversarial inputs, against one model or against the whole predictive distribution.
+"""Adversarial attacks on one model or on the predictive distribution of an ensemble.
 
-The loss that is raised is −log p̄(y|x), p̄ = mean_s p(y|x,θ_s); its gradient −Σ_s p_s ∇log p_s / Σ_s p_s is streamed over
-samples, so memory does not grow with them.
+The attacked loss is −log p̄(y|x), p̄ = mean_s p(y|x,θ_s). Its gradient −Σ_s p_s ∇log p_s / Σ_s p_s is streamed over
+samples, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from langevin.evaluation.ood import Detection, out_of_distribution
 
 
 class Attack(ABC):
-    """A way to change inputs, each number by at most `eps`, such that the prediction gets worse.
+    """A perturbation of the inputs within an ∞-norm ball of radius `eps` that raises the loss.
 
-    A victim is an ensemble, whose whole predictive is attacked, or one module that gives logits.
+    A victim is an ensemble, whose predictive distribution is attacked, or a module that returns logits.
     """
 
     def __init__(self, eps: float, clip: tuple[float, float] | None) -> None:
         if not (math.isfinite(eps) and eps >= 0):
-            raise ValueError(f"eps is the most that a number of the input changes, 0 or more; given eps={eps}.")
+            raise ValueError(f"eps is the radius of the ∞-norm ball, 0 or more; given eps={eps}.")
         if clip is not None and not clip[0] < clip[1]:
             raise ValueError(f"clip is the range of valid inputs, (lowest, highest); given clip={clip}.")
         self.eps, self.clip = eps, clip
 
     @abstractmethod
     def perturb(self, victim: Any, x: Tensor, y: Tensor, *, batch_size: int = 256) -> Tensor:
-        """The attacked inputs."""
+        """The perturbed inputs."""
 
     def _inside(self, attacked: Tensor, x: Tensor) -> Tensor:
-        """The nearest point of the eps-box about x, and of the range of valid inputs."""
+        """Projection onto the eps-box about x and onto the range of valid inputs."""
         attacked = attacked.clamp(x - self.eps, x + self.eps)
         return attacked if self.clip is None else attacked.clamp(*self.clip)
 
@@ -48,7 +48,7 @@ class FGSM(Attack):
     """Fast gradient sign method (Goodfellow, Shlens & Szegedy 2015): x + eps·sign ∇ₓ(−log p̄(y|x)).
 
     Args:
-        eps: the most that a number of the input changes.
+        eps: radius of the ∞-norm ball.
         clip: the range of valid inputs, such as (0, 1); None for no limit.
     """
 
@@ -68,12 +68,12 @@ class PGD(Attack):
     """Projected gradient descent in the ∞-norm (Madry et al. 2018): FGSM steps, projected onto the eps-box about x.
 
     Args:
-        eps: the most that a number of the input changes.
-        steps: how many.
-        step_size: of each; by default 2.5 eps/steps.
+        eps: radius of the ∞-norm ball.
+        steps: number of gradient steps.
+        step_size: size of a step; by default 2.5 eps/steps.
         clip: the range of valid inputs, such as (0, 1); None for no limit.
-        random_start: begin at a random point of the box, a function of `seed`.
-        seed: of the start.
+        random_start: start from a random point of the box.
+        seed: random seed of the start.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PGD(Attack):
         super().__init__(eps, clip)
         if steps < 1 or (step_size is not None and not step_size > 0):
             raise ValueError(
-                f"PGD needs 1 or more steps of a positive size; given steps={steps}, step_size={step_size}."
+                f"PGD needs at least one step of positive size; given steps={steps}, step_size={step_size}."
             )
         self.steps, self.random_start, self.seed = steps, random_start, seed
         self.step_size = 2.5 * eps / steps if step_size is None else step_size
@@ -112,35 +112,36 @@ class PGD(Attack):
 
 @dataclass(frozen=True)
 class Attacked:
-    """What an attack did: accuracy before and after, and whether uncertainty tells attacked inputs from clean ones."""
+    """Accuracy before and after an attack, and detection of attacked among clean inputs by uncertainty."""
 
-    x: Tensor  # the attacked inputs
+    x: Tensor  # the perturbed inputs
     clean_accuracy: float
     accuracy: float
-    nll: float  # after
-    detection: dict[str, Detection]  # by max probability, entropy, mutual information; clean inputs are the inside
+    nll: float  # on the perturbed inputs
+    detection: dict[str, Detection]  # by max probability, entropy, mutual information; clean inputs are in-distribution
 
 
 def predictive_gradient(victim: Any, x: Tensor, y: Tensor, *, batch_size: int = 256) -> Tensor:
     """∇ₓ(−log p̄(y|x)) of every example, in the shape of x.
 
-    Weights p_s/Σp_s are kept relative to the largest so far: a probability that is 0 in float32 still has a gradient.
+    The weights p_s/Σp_s are computed relative to the largest so far (log-sum-exp), so that a probability that
+    underflows to 0 still has a gradient.
     """
     if not (isinstance(x, Tensor) and x.is_floating_point()):
         raise ValueError(
-            "An attack changes inputs by small amounts: x must be one tensor of real numbers, not integers, tuples or "
-            "dicts. Images of bytes: pass x.float() / 255."
+            "An attack takes gradients with respect to x: x must be one floating-point tensor, not integers, tuples or "
+            "dicts. For uint8 images pass x.float() / 255."
         )
     if len(x) == 0 or len(x) != len(y):
-        raise ValueError(f"An attack needs as many labels as inputs, one or more; given {len(y)} and {len(x)}.")
-    pieces = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
-    return torch.cat([_gradient(victim, piece_x, piece_y) for piece_x, piece_y in pieces])
+        raise ValueError(f"An attack needs as many labels as inputs, at least one; given {len(y)} and {len(x)}.")
+    batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+    return torch.cat([_gradient(victim, batch_x, batch_y) for batch_x, batch_y in batches])
 
 
 def under_attack(
     victim: Any, attack: Attack, x: Tensor, y: Tensor, *, surrogate: Any = None, batch_size: int = 256
 ) -> Attacked:
-    """How the victim's predictive does on inputs attacked through itself, or through a surrogate (a transfer attack)."""
+    """Accuracy and detection under a white-box attack, or a transfer attack through a surrogate."""
     attacked = attack.perturb(victim if surrogate is None else surrogate, x, y, batch_size=batch_size)
     before = class_prediction_of(victim, x, batch_size=batch_size)
     after = class_prediction_of(victim, attacked, batch_size=batch_size)
@@ -176,7 +177,7 @@ def _log_probs(victim: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]:
     if isinstance(victim, nn.Module):
         return Ensemble.from_classifier(victim).log_probs(x, y)
     raise ValueError(
-        f"An attack needs a run, or a module that gives logits, to take gradients through; given "
+        f"An attack needs an ensemble, or a module that returns logits, to take gradients through; given "
         f"{type(victim).__name__}."
     )
 

@@ -1,4 +1,4 @@
-"""Calibration: is what is said with confidence p right with frequency p?"""
+"""Calibration: is a prediction with confidence p correct with frequency p?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Bins = Literal["mass", "width"]
 
 
 class Reliability(NamedTuple):
-    """Bins of predictions by confidence: in each the mean confidence, the accuracy and how many."""
+    """Predictions binned by confidence: mean confidence, accuracy and number of examples of each bin."""
 
     confidence: Tensor
     accuracy: Tensor
@@ -21,27 +21,27 @@ class Reliability(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The mean of |confidence − accuracy| over examples."""
+        """Expected calibration error: |confidence − accuracy|, weighted by bin size."""
         return float(((self.confidence - self.accuracy).abs() * self.size).sum() / self.size.sum())
 
 
 def reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Reliability:
-    """Bins from the least to the most confident, of equal mass (as near as may be) or of equal width; no empty one."""
+    """Bins from the least to the most confident, of equal mass (±1 example) or equal width; empty bins are dropped."""
     probs, labels = checked(probs, labels)
     confidence, predicted = probs.max(1)
     return _binned(confidence, predicted == labels, bins, equal)
 
 
 def calibration_error(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> float:
-    """The expected |confidence − accuracy| over bins (8 of equal mass, as in Heek & Kalchbrenner 2019).
+    """Expected calibration error, by default with 8 bins of equal mass (Heek & Kalchbrenner 2019).
 
-    It is biased upward: a perfectly calibrated predictor has an error of about √(bins/n)·0.4 by chance.
+    It is biased upward: for a calibrated predictor its expectation is about 0.4·√(bins/n).
     """
     return reliability(probs, labels, bins, equal).error
 
 
 def class_reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> list[Reliability]:
-    """For each class c: p(c) against the frequency of c (`accuracy` there), over all examples."""
+    """For each class c, p(c) (`confidence`) against the frequency of c (`accuracy`), over all examples."""
     probs, labels = checked(probs, labels)
     return [_binned(probs[:, c], labels == c, bins, equal) for c in range(probs.shape[1])]
 
@@ -57,12 +57,12 @@ def _binned(confidence: Tensor, right: Tensor, bins: int, equal: Bins) -> Reliab
         if not 1 <= bins <= n:
             raise ValueError(f"bins={bins} of equal mass for {n} examples; give 1 to {n}.")
         order = confidence.argsort(stable=True)
-        sizes = torch.tensor([len(piece) for piece in order.tensor_split(bins)])
+        sizes = torch.tensor([len(part) for part in order.tensor_split(bins)])
     elif equal == "width":
         if bins < 1:
             raise ValueError(f"bins={bins}: give 1 or more.")
         order = confidence.argsort(stable=True)
-        place = (confidence * bins).ceil().clamp(1, bins).long() - 1  # bins (k/b, (k+1)/b], the first with its 0
+        place = (confidence * bins).ceil().clamp(1, bins).long() - 1  # bins (k/b, (k+1)/b], the first including 0
         sizes = torch.bincount(place.cpu(), minlength=bins)
         sizes = sizes[sizes > 0]
     else:
@@ -71,4 +71,4 @@ def _binned(confidence: Tensor, right: Tensor, bins: int, equal: Bins) -> Reliab
 
 
 def _means(values: Tensor, sizes: Tensor) -> Tensor:
-    return torch.stack([piece.mean() for piece in torch.split(values.cpu(), sizes.tolist())])
+    return torch.stack([part.mean() for part in torch.split(values.cpu(), sizes.tolist())])

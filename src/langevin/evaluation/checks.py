@@ -1,4 +1,4 @@
-"""What probabilities and labels have to be."""
+"""Validation of class probabilities and labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def checked_probs(probs: Any) -> Tensor:
-    """Class probabilities (n, classes) in double precision, refused if they are none."""
+    """Class probabilities (n, classes) in double precision, validated."""
     given: Tensor = torch.as_tensor(probs).detach()
     if given.dim() != 2 or len(given) == 0:
         raise ValueError(f"Class probabilities have the shape (n, classes), n ≥ 1; given {tuple(given.shape)}.")
@@ -18,7 +18,7 @@ def checked_probs(probs: Any) -> Tensor:
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise ValueError(
-            f"Probabilities must be 0 or more and sum to 1 in each row; row {row} sums to "
+            f"Probabilities must be 0 or more and each row must sum to 1; row {row} sums to "
             f"{float(given[row].sum()):.4g} ({int(wrong.sum())} of {len(given)} rows are wrong). Pass "
             f"prediction.probs, not logits: logits.softmax(1)."
         )
@@ -26,19 +26,19 @@ def checked_probs(probs: Any) -> Tensor:
 
 
 def checked(probs: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Probabilities, and labels (n,) that are classes of theirs."""
+    """Probabilities (n, classes) and labels (n,) in 0 … classes − 1, validated."""
     probs, labels = checked_probs(probs), torch.as_tensor(labels)
     if labels.shape != probs.shape[:1]:
         raise ValueError(
             f"Scores need probabilities (n, classes) and labels (n,) of the same examples; given shapes "
-            f"{tuple(probs.shape)} and {tuple(labels.shape)}. One-hot labels: pass y.argmax(1)."
+            f"{tuple(probs.shape)} and {tuple(labels.shape)}. For one-hot labels pass y.argmax(1)."
         )
     labels = labels.to(probs.device)
     whole = labels.long()
     outside = (whole < 0) | (whole >= probs.shape[1]) | (whole != labels)
     if bool(outside.any()):
         raise ValueError(
-            f"The prediction knows the classes 0 … {probs.shape[1] - 1}; found label {labels[outside][0].item()} "
+            f"The prediction has the classes 0 … {probs.shape[1] - 1}; found label {labels[outside][0].item()} "
             f"({int(outside.sum())} of {len(labels)} labels). Is it the test set of this model?"
         )
     return probs, whole

@@ -1,4 +1,4 @@
-"""`compare`: the scores of several runs on the same test data, with paired bootstrap intervals of the differences."""
+"""`compare`: scores of several runs on the same test data, with paired bootstrap intervals of the differences."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch import Tensor
 
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation import scores
+from langevin.evaluation.bootstrap import percentile_intervals
 from langevin.evaluation.checks import checked
 from langevin.evaluation.inputs import examples, full_prediction_of
 
-Statistic = Callable[[np.ndarray | None], float]  # from the indices of a resample (None: all examples) to the score
+Statistic = Callable[[np.ndarray], np.ndarray]  # from indices of examples (…, n) to the score of each resample (…)
 
 
 class Interval(NamedTuple):
-    """A value and the bootstrap interval about it."""
+    """A value and its bootstrap interval; NaN for one test example."""
 
     value: float
     low: float
@@ -26,8 +27,8 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the difference is not explained by the choice of test examples."""
-        return not self.low <= 0 <= self.high
+        """Whether 0 lies outside the interval."""
+        return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
         return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
@@ -35,27 +36,27 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table: `scores[name][metric]`, and `differences[name][metric]` to the first run, on the same resamples.
+    """A table: `scores[name][metric]`, and `differences[name][metric]` from the first run, on the same resamples.
 
-    The intervals are about the choice of test examples; of another seed of the sampler they know nothing. Those of
-    the calibration error err upward, as that score does on fewer distinct examples.
+    The intervals account for the choice of test examples, not for variation between seeds. Those of the calibration
+    error are biased upward: a resample has fewer distinct examples.
     """
 
     scores: dict[str, dict[str, Interval]]
-    differences: dict[str, dict[str, Interval]]  # name − first; the first has none
+    differences: dict[str, dict[str, Interval]]  # name − first, without the first
     metrics: list[str]
     examples: int
     level: float
     resamples: int
 
     def markdown(self) -> str:
-        """The table in Markdown: scores, beneath them the differences to the first with their intervals."""
+        """The table in Markdown: scores, then differences from the first run with their intervals."""
         return "\n".join(
             "| " + " | ".join(row) + " |" for row in (self._cells()[0], ["---"] * self._width(), *self._cells()[1:])
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and numbers, as JSON takes them."""
+        """JSON-serializable dicts, lists and numbers."""
 
         def plain(table: dict[str, dict[str, Interval]]) -> dict[str, Any]:
             return {name: {metric: i._asdict() for metric, i in row.items()} for name, row in table.items()}
@@ -97,15 +98,17 @@ def compare(
     seed: int = 0,
     batch_size: int = 1024,
 ) -> Comparison:
-    """Compare runs (or predictions, or class probabilities) on test data (x, y); differences are to the first.
+    """Compare runs (or predictions, or class probabilities) on test data (x, y); differences are from the first.
 
-    Metrics: "accuracy", "nll", "brier", "calibration error" for classes; "rmse", "nll", "crps" for values. Each
-    resample draws test examples with replacement, the same for all runs, so that what is hard for all cancels.
+    Metrics: "accuracy", "nll", "brier", "calibration error" for classification; "rmse", "nll", "crps" for regression.
+    The bootstrap is paired: all runs are scored on the same resamples of the test examples.
     """
     if not runs:
-        raise ValueError('There is nothing to compare. Write lv.compare({"SGD": a, "ATMC": b}, test).')
+        raise ValueError('There are no runs to compare. Write lv.compare({"SGD": a, "ATMC": b}, test).')
     if resamples < 2 or not 0 < level < 1:
-        raise ValueError(f"resamples={resamples}, level={level}: give 2 or more, and a level between 0 and 1.")
+        raise ValueError(
+            f"resamples={resamples}, level={level}: give resamples of 2 or more and a level between 0 and 1."
+        )
     x, y = examples(test)
     predictions = {name: full_prediction_of(run, x, batch_size=batch_size) for name, run in runs.items()}
     _check_alike(predictions, len(y))
@@ -113,23 +116,21 @@ def compare(
     known = list(next(iter(statistics.values())))
     metrics = known if metrics is None else list(metrics)
     if unknown := [metric for metric in metrics if metric not in known]:
-        raise ValueError(f"metrics={unknown}: choose of {known}.")
+        raise ValueError(f"metrics={unknown}: choose from {known}.")
 
-    rng = np.random.default_rng(seed)
-    drawn = {name: {metric: np.empty(resamples) for metric in metrics} for name in runs}
-    for i in range(resamples):
-        chosen = rng.integers(len(y), size=len(y))
-        for name in runs:
-            for metric in metrics:
-                drawn[name][metric][i] = statistics[name][metric](chosen)
-    whole = {name: {metric: statistics[name][metric](None) for metric in metrics} for name in runs}
-    first, *others = runs
+    def scores_and_differences(chosen: np.ndarray) -> np.ndarray:
+        values = np.array([[statistics[name][metric](chosen) for metric in metrics] for name in runs])
+        return np.concatenate([values, values[1:] - values[:1]])  # (2 runs − 1, metrics, …)
+
+    low, high = percentile_intervals(scores_and_differences, len(y), resamples=resamples, level=level, seed=seed)
+    whole = scores_and_differences(np.arange(len(y)))
+    rows = [
+        {metric: Interval(float(v), float(a), float(b)) for metric, v, a, b in zip(metrics, *row, strict=True)}
+        for row in zip(whole, low, high, strict=True)
+    ]
     return Comparison(
-        scores={n: {m: _interval(whole[n][m], drawn[n][m], level) for m in metrics} for n in runs},
-        differences={
-            n: {m: _interval(whole[n][m] - whole[first][m], drawn[n][m] - drawn[first][m], level) for m in metrics}
-            for n in others
-        },
+        scores=dict(zip(runs, rows[: len(runs)], strict=True)),
+        differences=dict(zip(list(runs)[1:], rows[len(runs) :], strict=True)),
         metrics=metrics,
         examples=len(y),
         level=level,
@@ -137,16 +138,11 @@ def compare(
     )
 
 
-def _interval(value: float, drawn: np.ndarray, level: float) -> Interval:
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high))
-
-
 def _statistics(prediction: Prediction, y: Tensor) -> dict[str, Statistic]:
     if isinstance(prediction, ValuePrediction):
         squared = _mean(scores.squared_error_each(prediction.mean, y))
         return {
-            "rmse": lambda chosen: squared(chosen) ** 0.5,
+            "rmse": lambda chosen: np.sqrt(squared(chosen)),
             "nll": _mean(scores.value_negative_log_likelihood_each(prediction, y)),
             "crps": _mean(scores.crps_each(prediction, y)),
         }
@@ -160,38 +156,37 @@ def _statistics(prediction: Prediction, y: Tensor) -> dict[str, Statistic]:
 
 def _mean(each: Tensor) -> Statistic:
     values = each.cpu().numpy()
-    return lambda chosen: float((values if chosen is None else values[chosen]).mean())
+    return lambda chosen: np.asarray(values[chosen].mean(-1))
 
 
 def _calibration(probs: Tensor, y: Tensor, bins: int = 8) -> Statistic:
-    """`scores.calibration_error` of a resample; confidences are sorted once, a resample of them by their ranks."""
+    """`scores.calibration_error` of resamples. Sorting integer ranks is faster than sorting confidences and labels."""
     probs, labels = checked(probs, y)
     confidence, predicted = probs.max(1)
     order = confidence.argsort(stable=True)
     rank = order.argsort().cpu().numpy()
     excess = (confidence - (predicted == labels).double())[order].cpu().numpy()
-    edges = np.array_split(np.arange(len(excess)), min(bins, len(excess)))
-    starts = [piece[0] for piece in edges]
+    starts = [part[0] for part in np.array_split(np.arange(len(excess)), min(bins, len(excess)))]
 
-    def statistic(chosen: np.ndarray | None) -> float:
-        values = excess if chosen is None else excess[np.sort(rank[chosen])]
-        return float(np.abs(np.add.reduceat(values, starts)).sum() / len(values))
+    def statistic(chosen: np.ndarray) -> np.ndarray:
+        values = excess[np.sort(rank[chosen], axis=-1)]
+        return np.asarray(np.abs(np.add.reduceat(values, starts, axis=-1)).sum(-1) / len(excess))
 
     return statistic
 
 
 def _check_alike(predictions: Mapping[str, Prediction], count: int) -> None:
-    """All predict the same kind of thing, of the same classes, for every test example."""
+    """Refuse predictions of different tasks, or not of every test example."""
     for name, prediction in predictions.items():
         rows = len(prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean)
         if rows != count:
             raise ValueError(f"{name!r} has predictions for {rows} examples; the test data have {count}.")
     kinds = {name: _kind(prediction) for name, prediction in predictions.items()}
     if len(set(kinds.values())) > 1:
-        told = "; ".join(f"{name!r}: {kind}" for name, kind in kinds.items())
+        found = "; ".join(f"{name!r}: {kind}" for name, kind in kinds.items())
         raise ValueError(
-            f"The runs do not predict the same thing ({told}), so they can't be compared on one test set. Compare runs "
-            f"of the same task, with labels numbered alike."
+            f"The runs do not predict the same quantity ({found}), so they can't be compared on one test set. Compare "
+            f"runs of the same task, with the same labels."
         )
 
 

@@ -1,7 +1,7 @@
 """Covariate shift: images corrupted at five severities, in plain torch operations.
 
-Few and plain corruptions in the manner of Hendrycks & Dietterich (2019), with strengths of our own, so figures are not
-to be compared with theirs. Strengths are relative to the range of the inputs and to the size of the images.
+Four corruptions in the manner of Hendrycks & Dietterich (2019), with our own strengths, so results are not comparable
+with theirs. Strengths are relative to the range of the inputs and to the size of the images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from langevin.evaluation.inputs import class_prediction_of
 
 @dataclass(frozen=True)
 class Shift:
-    """Scores on inputs corrupted in one way; severity 0 is the clean input."""
+    """Scores on inputs with one kind of corruption; severity 0 is the clean input."""
 
     kind: str
     severity: int
@@ -39,7 +39,7 @@ def gaussian_noise(x: Tensor, severity: int, seed: int) -> Tensor:
 
 
 def blur(x: Tensor, severity: int, seed: int) -> Tensor:
-    """A Gaussian blur of 0.3 pixels and 1/56 to 5/56 of the smaller side."""
+    """Gaussian blur, σ = 0.3 pixels plus 1/56 to 5/56 of the smaller side."""
     size = min(x.shape[2:])
     sigma = 0.3 + severity * size / 56
     reach = min(math.ceil(3 * sigma), size - 1)
@@ -54,17 +54,17 @@ def blur(x: Tensor, severity: int, seed: int) -> Tensor:
 
 
 def contrast(x: Tensor, severity: int, seed: int) -> Tensor:
-    """Each image drawn towards its own mean, to 0.75 … 0.1 of its contrast."""
+    """Each image shrunk towards its mean, to 0.75 … 0.1 of its contrast."""
     mean = x.mean((1, 2, 3), keepdim=True)
     return mean + (0.75, 0.5, 0.35, 0.2, 0.1)[severity - 1] * (x - mean)
 
 
 def rotation(x: Tensor, severity: int, seed: int) -> Tensor:
-    """Counter-clockwise by 10 to 75 degrees about the centre, bilinear; what comes into view has the lowest value."""
+    """Counter-clockwise by 10 to 75 degrees about the centre, bilinear, padded with the lowest value."""
     angle = math.radians((10, 20, 30, 50, 75)[severity - 1])
     height, width = x.shape[2:]
     cos, sin = math.cos(angle), math.sin(angle)
-    # the grid runs from −1 to 1 along both sides, so a rotation of pixels needs their ratio
+    # grid coordinates run from −1 to 1 on both sides, so a rotation in pixels needs the aspect ratio
     to_source = [[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]
     matrix = torch.tensor(to_source, dtype=x.dtype, device=x.device).expand(len(x), 2, 3)
     grid = functional.affine_grid(matrix, list(x.shape), align_corners=False)
@@ -82,13 +82,13 @@ def corrupt(x: Tensor, kind: str, severity: int, *, seed: int = 0) -> Tensor:
     Strengths are relative to the range of x, and the result stays in that range.
     """
     if kind not in _CORRUPTIONS:
-        raise ValueError(f"kind={kind!r}: choose of {list(KINDS)}.")
+        raise ValueError(f"kind={kind!r}: choose one of {list(KINDS)}.")
     if severity not in (1, 2, 3, 4, 5):
         raise ValueError(f"severity={severity}: choose 1, 2, 3, 4 or 5.")
     if x.dim() not in (3, 4) or not x.is_floating_point() or len(x) == 0:
         raise ValueError(
-            f"Corruptions take images of real numbers, (n, channels, height, width) or (n, height, width); given "
-            f"{x.dtype} of shape {tuple(x.shape)}. Flattened images: give image_shape=(1, 8, 8), for example."
+            f"Corruptions take floating-point images, (n, channels, height, width) or (n, height, width); given "
+            f"{x.dtype} of shape {tuple(x.shape)}. For flattened images give image_shape=(1, 8, 8)."
         )
     images = x if x.dim() == 4 else x.unsqueeze(1)
     return _CORRUPTIONS[kind](images, severity, seed).reshape(x.shape)
@@ -105,9 +105,9 @@ def under_shift(
     seed: int = 0,
     batch_size: int = 1024,
 ) -> list[Shift]:
-    """Scores of a run at every kind and severity, after one row for the clean input (kind "clean", severity 0).
+    """Scores of a run for every kind and severity, after one row for the clean input (kind "clean", severity 0).
 
-    `image_shape` says what images flattened inputs are: (1, 8, 8) for digits.
+    `image_shape` is the shape of an image if x is flattened, (1, 8, 8) for digits.
     """
     images = x if image_shape is None else x.reshape(-1, *image_shape)
     rows = [_scored("clean", 0, source, x, y, batch_size)]

@@ -1,4 +1,4 @@
-"""What the functions of this package are given: test data, and anything that predicts."""
+"""Arguments of the functions of this package: test data, and anything that predicts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def examples(data: Any) -> tuple[Any, Tensor]:
         data = data.tensors
     if not (isinstance(data, tuple | list) and len(data) == 2):
         if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-            raise ValueError(f"Test data are a pair (x, y) or a data set of such pairs; given {type(data).__name__}.")
+            raise ValueError(f"Test data must be a pair (x, y) or a data set of pairs; given {type(data).__name__}.")
         pairs = [data[i] for i in range(len(data))]
         data = tree_map(_stacked, *pairs) if pairs else ()
     if not data or batch_size_of(tree_map(torch.as_tensor, data[1])) == 0:
-        raise ValueError("The test data are empty: there is nothing to score.")
+        raise ValueError("The test data are empty; give at least one example.")
     x, y = tree_map(torch.as_tensor, tuple(data))
     if batch_size_of(x) != batch_size_of(y):
         raise ValueError(f"The test data have {batch_size_of(x)} inputs and {batch_size_of(y)} targets.")
@@ -42,10 +42,10 @@ def examples(data: Any) -> tuple[Any, Tensor]:
 
 
 def prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
-    """The prediction of a run, or the one that is given.
+    """The prediction of a run at x; a prediction is returned unchanged.
 
-    Class probabilities (n, classes) count as a prediction, a module as a classifier that gives logits; neither tells
-    aleatoric from epistemic uncertainty, so all of it is called aleatoric.
+    Class probabilities (n, classes) are a prediction, a module is a classifier that returns logits. Neither separates
+    aleatoric from epistemic uncertainty, so all of it counts as aleatoric.
     """
     if isinstance(source, ClassPrediction | ValuePrediction):
         return source
@@ -58,21 +58,21 @@ def prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024, samples
     if isinstance(source, nn.Module):
         return Ensemble.from_classifier(source).predict(x, batch_size=batch_size, samples=samples)
     raise ValueError(
-        f"Give a run, a prediction (run.predict(x)), class probabilities (n, classes) or a module that gives logits; "
+        f"Give a run, a prediction (run.predict(x)), class probabilities (n, classes) or a module that returns logits; "
         f"given {type(source).__name__}."
     )
 
 
 def class_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> ClassPrediction:
-    """The same where classes are needed."""
+    """`prediction_of`, for classification only."""
     prediction = prediction_of(source, x, batch_size=batch_size)
     if not isinstance(prediction, ClassPrediction):
-        raise ValueError("This needs predicted classes; the prediction is of values (a regression).")
+        raise ValueError("This needs class predictions; these are values (regression).")
     return prediction
 
 
 def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> Prediction:
-    """The same; if it is of values, with the samples' own outputs, so that densities are those of the mixture."""
+    """`prediction_of`; for regression with samples, so that densities are those of the mixture."""
     if isinstance(source, Ensemble):
         return source.predict(x, batch_size=batch_size, samples=not source.classifies)
     prediction = prediction_of(source, x, batch_size=batch_size)

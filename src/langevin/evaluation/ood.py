@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: does uncertainty tell inputs of another kind from those of the training data?"""
+"""Out-of-distribution (OOD) detection by predictive uncertainty."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from langevin.evaluation.checks import checked_probs
 
 
 class Detection(NamedTuple):
-    """How well a score tells outside (positive) from inside: 1, 1 and 0 are perfect."""
+    """OOD (positive) against in-distribution inputs: 1, 1 and 0 are perfect."""
 
     auroc: float
-    aupr: float  # average precision, outside being the positive class; by chance it is the share of the outside
-    fpr95: float  # share of the inside taken for outside at the threshold that finds 95 % of the outside
+    aupr: float  # average precision; by chance it is the share of OOD inputs
+    fpr95: float  # false positive rate at a true positive rate of 95 %
 
 
 def detection(inside: Tensor, outside: Tensor) -> Detection:
-    """From the scores (higher: more foreign) of inside and outside inputs."""
+    """From the uncertainty scores of in-distribution (`inside`) and OOD (`outside`) inputs, higher for OOD."""
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
     for name, scores in (("inside", inside), ("outside", outside)):
         if scores.dim() != 1 or len(scores) == 0:
             raise ValueError(
-                f"Detection needs the scores of one or more {name} inputs, (n,); given shape {tuple(scores.shape)}. "
-                f"Leave an empty out-of-distribution set out."
+                f"Detection needs the scores (n,) of at least one {name} input; given shape {tuple(scores.shape)}. "
+                f"Leave out an empty out-of-distribution set."
             )
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{int((~scores.isfinite()).sum())} of the {name} scores are not finite.")
     values = torch.cat([inside.double().cpu(), outside.double().cpu()]).numpy()
-    foreign = np.repeat([0, 1], [len(inside), len(outside)])
-    false_positive, true_positive, _ = roc_curve(foreign, values, drop_intermediate=False)
+    is_ood = np.repeat([0, 1], [len(inside), len(outside)])
+    false_positive, true_positive, _ = roc_curve(is_ood, values, drop_intermediate=False)
     return Detection(
-        auroc=float(roc_auc_score(foreign, values)),
-        aupr=float(average_precision_score(foreign, values)),
+        auroc=float(roc_auc_score(is_ood, values)),
+        aupr=float(average_precision_score(is_ood, values)),
         fpr95=float(false_positive[np.argmax(true_positive >= 0.95)]),
     )
 
 
 def uncertainties(prediction: ClassPrediction) -> dict[str, Tensor]:
-    """Scores, higher where less is known: "max probability" (1 − it), "entropy", "mutual information".
+    """Uncertainty scores: "max probability" (1 − max p), "entropy", "mutual information".
 
-    A prediction of one sample has no mutual information (entropy equals aleatoric everywhere): it is left out.
+    With one sample the mutual information is 0 everywhere (entropy equals aleatoric), so it is left out.
     """
     probs = checked_probs(prediction.probs)
     scores = {"max probability": 1 - probs.amax(1), "entropy": prediction.entropy}
@@ -55,13 +55,13 @@ def uncertainties(prediction: ClassPrediction) -> dict[str, Tensor]:
 
 
 def out_of_distribution(inside: ClassPrediction, outside: ClassPrediction) -> dict[str, Detection]:
-    """The detection by each of the `uncertainties` that both predictions have."""
+    """Detection by each of the `uncertainties` that both predictions have."""
     a, b = uncertainties(inside), uncertainties(outside)
     return {name: detection(a[name], b[name]) for name in a if name in b}
 
 
 def confidence_histogram(probs: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
-    """Edges (bins + 1,) from 0 to 1, and the share of the inputs whose highest probability lies in each bin."""
+    """Edges (bins + 1,) from 0 to 1, and the share of inputs whose max probability lies in each bin."""
     if bins < 1:
         raise ValueError(f"bins={bins}: give 1 or more.")
     confidence = checked_probs(probs).amax(1).clamp(0, 1)

@@ -1,6 +1,6 @@
-"""Scores of predictions: class probabilities (n, classes) against labels (n,), values against values.
+"""Scores of predictions: class probabilities (n, classes) against labels (n,), values against targets.
 
-Functions ending in `_each` give one number per example, whose mean is the score.
+Functions ending in `_each` return one number per example; the score is their mean.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 
 
 def accuracy_each(probs: Tensor, labels: Tensor) -> Tensor:
-    """1 where the most probable class is right, else 0."""
+    """1 where the most probable class is correct, else 0."""
     probs, labels = checked(probs, labels)
     return (probs.argmax(1) == labels).double()
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """The share of examples whose most probable class is right."""
+    """The share of examples whose most probable class is correct."""
     return float(accuracy_each(probs, labels).mean())
 
 
@@ -79,10 +79,10 @@ def root_mean_square_error(mean: Tensor, target: Tensor) -> float:
 
 
 def value_negative_log_likelihood_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
-    """−log of the density of a target, summed over its dimensions.
+    """−log predictive density of a target, summed over its dimensions.
 
     The density is the mixture over samples, mean_s N(y; m_s, v_s), if the prediction has them (`samples=True`), else
-    the one Gaussian of the same mean and variance.
+    the Gaussian of the same mean and variance.
     """
     means, variances = _mixture(prediction)
     residual = _like(prediction.mean, target) - means
@@ -94,12 +94,12 @@ def crps_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
     """Continuous ranked probability score E|Y − y| − ½E|Y − Y′|, averaged over the dimensions of a target.
 
     In closed form for the mixture of Gaussians over samples (Grimit et al. 2006) if the prediction has them
-    (`samples=True`), else for the one Gaussian of the same mean and variance. In the units of y; lower is better.
+    (`samples=True`), else for the Gaussian of the same mean and variance. In the units of y; lower is better.
     """
     means, variances = _mixture(prediction)
     to_target = _expected_distance(_like(prediction.mean, target) - means, variances).mean(0)
     between = torch.zeros_like(to_target)
-    for mean, variance in zip(means, variances, strict=True):  # one by one: all pairs at once may not fit in memory
+    for mean, variance in zip(means, variances, strict=True):  # a loop: all pairs at once may not fit in memory
         between += _expected_distance(mean - means, variance + variances).mean(0) / len(means)
     return (to_target - between / 2).mean(1)
 
@@ -139,7 +139,7 @@ def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _mixture(prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
-    """Means and variances of the Gaussians that are mixed, (components, n, dimensions)."""
+    """Means and variances of the components, (components, n, dimensions)."""
     if prediction.samples is None:
         return _rows(prediction.mean)[None], _rows(prediction.variance)[None]
     noise = prediction.aleatoric.expand_as(prediction.samples) if prediction.noise is None else prediction.noise
@@ -151,12 +151,12 @@ def _rows(values: Tensor) -> Tensor:
     """(n, dimensions), in double precision."""
     given: Tensor = torch.as_tensor(values).detach()
     if given.dim() == 0 or len(given) == 0:
-        raise ValueError(f"Scores need one or more examples; given values of shape {tuple(given.shape)}.")
+        raise ValueError(f"Scores need at least one example; given values of shape {tuple(given.shape)}.")
     return given.double().reshape(len(given), -1)
 
 
 def _like(mean: Tensor, target: Tensor) -> Tensor:
-    """The target as rows of as many dimensions; (n,) against (n, 1) would broadcast to (n, n)."""
+    """The target in the shape of the mean; (n,) against (n, 1) would broadcast to (n, n)."""
     target, mean = _rows(target), _rows(mean)
     if target.shape != mean.shape:
         raise ValueError(

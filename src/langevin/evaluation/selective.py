@@ -1,4 +1,4 @@
-"""Selective prediction: answering only where confident, what is the error on what is answered?"""
+"""Selective prediction: the error rate if only the most confident inputs are answered."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from langevin.evaluation.checks import checked
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Risk (error rate) on the `coverage` most confident share of the examples, coverage 1/n, 2/n, …, 1."""
+    """Risk (error rate) of the most confident share `coverage` of the examples, coverage 1/n, 2/n, …, 1."""
 
     coverage: Tensor
     risk: Tensor
     aurc: float  # area under the curve: the mean of risk over all coverages k/n; lower is better
-    excess_aurc: float  # aurc minus that of the perfect order (all right answers first)
+    excess_aurc: float  # aurc minus that of the oracle order (all correct predictions first)
 
     def risk_at(self, coverage: float) -> float:
-        """The risk when at least this share, in (0, 1], is answered."""
+        """The risk at a coverage in (0, 1]."""
         if not 0 < coverage <= 1:
-            raise ValueError(f"coverage={coverage}: give a share of the examples above 0, up to 1.")
+            raise ValueError(f"coverage={coverage}: give a share of the examples in (0, 1].")
         return float(self.risk[int((self.coverage >= coverage - 1e-12).nonzero()[0])])
 
 
 def risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = None) -> RiskCoverage:
-    """By rising uncertainty (1 − highest probability unless given); ties count with their mean error."""
+    """Examples ordered by uncertainty (1 − max probability by default); ties count with their mean error."""
     probs, labels = checked(probs, labels)
     confidence, predicted = probs.max(1)
     wrong = (predicted != labels).double()

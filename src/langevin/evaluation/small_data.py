@@ -1,4 +1,4 @@
-"""Small-data overfitting curves: scores on training and test data against the number of training examples."""
+"""Overfitting curves: training and test scores against the number of training examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langevin.evaluation.scores import accuracy, negative_log_likelihood
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Scores after training on `size` examples; the gap of test and training NLL is the overfitting."""
+    """Scores after training on `size` examples; the gap between test and training NLL measures overfitting."""
 
     size: int
     train_nll: float
@@ -33,7 +33,7 @@ class CurvePoint:
 def overfitting_curve(
     make: Callable[[Any, Tensor], Any], train: Any, test: Any, sizes: Sequence[int], *, seed: int = 0
 ) -> list[CurvePoint]:
-    """`make(x, y)` returns a run (or what predicts) for those examples; the subsets are nested, a function of seed."""
+    """`make(x, y)` returns a run, or any predictor, for these examples; the subsets are nested, drawn by `seed`."""
     (x, y), (test_x, test_y) = examples(train), examples(test)
     if not sizes or min(sizes) < 1 or max(sizes) > len(y):
         raise ValueError(f"sizes={list(sizes)}: give numbers of training examples from 1 to {len(y)}.")

@@ -1,4 +1,4 @@
-"""langevin inside other libraries; each module is imported when it is first asked for."""
+"""Integrations with other libraries; each module is imported on first access."""
 
 import importlib
 from typing import Any

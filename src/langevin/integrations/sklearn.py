@@ -1,4 +1,4 @@
-"""Bayesian networks as scikit-learn estimators, so that pipelines and `cross_val_score` work.
+"""Bayesian neural networks as scikit-learn estimators, for pipelines and `cross_val_score`.
 
 >>> from sklearn.datasets import load_iris
 >>> from sklearn.model_selection import cross_val_score
@@ -41,7 +41,7 @@ Net = nn.Module | Callable[[int, int], nn.Module] | None
 
 
 class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share: the samples are held in memory, so that a fitted estimator can be pickled."""
+    """Base class of both estimators. The samples are in memory, so that a fitted estimator can be pickled."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
             init=start,
             **options,  # type: ignore[arg-type]
         )
-        # predictions in double precision, so that they do not depend on which rows are asked for together
+        # double precision, so that the prediction of a row does not depend on the other rows
         self.ensemble_ = WeightList(Predictor(posterior.model, posterior.likelihood), run).double()
         self.temperature_ = run.temperature()
 
@@ -107,7 +107,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
         return self.net(features, outputs)
 
     def _inputs(self, x: np.ndarray) -> Tensor:
-        return torch.as_tensor((x - self.center_) / self.scale_, dtype=torch.float32)  # as they are sampled with
+        return torch.as_tensor((x - self.center_) / self.scale_, dtype=torch.float32)  # the dtype of the samples
 
     def _predict(self, x: Any) -> Prediction:
         check_is_fitted(self)
@@ -119,15 +119,15 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
     """A classifier whose probabilities are averaged over samples of the posterior.
 
     Args:
-        net: a module, or a function from the numbers of features and classes to one; by default one hidden layer of 50.
-            Features are standardized first.
+        net: a module, or a function (features, classes) → module; by default one hidden layer of 50 units. Features are
+            standardized.
         sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default SGLD at a tenth of its stability limit.
-        prior: of the weights; by default `Gaussian(1.0)`.
-        steps: of the search for a start, and of each chain, burn-in included.
-        burn_in: steps before the first sample (a quarter).
+        prior: prior of the weights; by default `Gaussian(1.0)`.
+        steps: number of steps of the MAP estimate that chains start from, and of each chain, burn-in included.
+        burn_in: steps before the first sample; by default a quarter.
         batch_size: examples per step.
         chains: independent chains.
-        random_state: an integer makes the result repeatable.
+        random_state: random seed; an integer makes the result reproducible.
         progress: show progress bars.
     """
 
@@ -155,7 +155,10 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
 
 
 class BayesianRegressor(RegressorMixin, _BayesianNetwork):  # type: ignore[misc]
-    """A regressor with error bars: Gaussian noise of unknown size, which is sampled too. Arguments as above."""
+    """A regressor with predictive standard deviations: Gaussian noise, whose scale is sampled too.
+
+    The arguments are those of `BayesianClassifier`.
+    """
 
     def fit(self, X: Any, y: Any) -> Self:
         """Sample the posterior given features X, (n, features), and values y, (n,)."""
@@ -166,7 +169,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean of each row and, if asked, the standard deviation (aleatoric and epistemic)."""
+        """The predictive mean of each row; with `return_std` also the standard deviation (aleatoric and epistemic)."""
         prediction = self._predict(X)
         assert isinstance(prediction, ValuePrediction)
         mean = prediction.mean[:, 0].double().numpy() * self.target_std_ + self.target_mean_

@@ -1,4 +1,4 @@
-"""TensorBoard, as a callback of `lv.sample`.
+"""TensorBoard logging, as a callback of `lv.sample`.
 
 with TensorBoard(posterior, "runs/mine/tensorboard", validation=(x, y)) as log:
     run = lv.sample(posterior, train, …, out="runs/mine", callbacks=[log])
@@ -23,22 +23,22 @@ from langevin.ensembles.run import Run
 from langevin.inference.callbacks import StepInfo
 
 _PROBES = 32
-_PIECE = 1024  # validation examples at a time
+_BATCH = 1024  # validation examples per forward pass
 
 
 class TensorBoard:
-    """Writes loss, learning rate and temperature of each chain by step, and of the samples so far, by their number:
+    """Logs loss, learning rate and temperature of each chain by step and, by the number of samples so far:
 
-    - their predictive NLL on validation data, −mean log mean_s p(y|x,θ_s), over all chains;
-    - their effective number: over up to 32 of the validation examples the median of the ESS of log p(y|x,θ), summed
-      over chains. Weights are not identified, so it is that of predictions.
+    - the predictive NLL on validation data, −mean log mean_s p(y|x,θ_s), over all chains;
+    - the effective sample size: the median ESS of log p(y|x,θ) over up to 32 validation examples, summed over chains.
+      Weights are not identified, so it is computed from predictions.
 
     Args:
-        posterior: what is sampled; its model is left as it is.
-        directory: where the event files go; view them with `tensorboard --logdir`.
-        validation: held-out data (x, y); without them neither NLL nor ESS is written.
-        every: write loss and rate every so many steps.
-        begun: the run that is being resumed, whose samples count as well.
+        posterior: the sampled posterior; its model is not changed.
+        directory: where event files are written; view them with `tensorboard --logdir`.
+        validation: held-out data (x, y); without them NLL and ESS are not written.
+        every: number of steps between values of loss and learning rate.
+        begun: the run to resume; its samples count as well.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
-            raise ValueError("Logging needs the package tensorboard: pip install 'langevin[tensorboard]'.") from None
+            raise ValueError("Logging needs tensorboard: pip install 'langevin[tensorboard]'.") from None
         if every < 1:
-            raise ValueError(f"every={every}: write every 1 or more steps.")
+            raise ValueError(f"every={every}: give 1 or more steps.")
         self._writer = SummaryWriter(str(directory))
         self._every = every
         self._predictive = None if validation is None else _Predictive(posterior, *validation)
@@ -64,25 +64,25 @@ class TensorBoard:
                 self._predictive.add(chain, begun.chain(chain))
 
     def __call__(self, info: StepInfo) -> None:
-        """Write what there is after a step."""
+        """Write the values of a step."""
         step = info.step
         if step % self._every == 0:
             for chain, loss in zip(info.chains, info.loss, strict=True):
                 self._write(f"loss/chain {chain}", loss, step)
                 self._write(f"lr/chain {chain}", info.lr, step)
-        for chain, temperature in zip(info.chains, info.temperature, strict=False):  # empty at most steps
+        for chain, temperature in zip(info.chains, info.temperature, strict=False):  # empty at steps without a reading
             self._write(f"temperature/chain {chain}", temperature, step)
         if self._predictive is not None and info.settings.saves(step):
             for index, chain in enumerate(info.chains):
                 self._predictive.add(chain, [info.weights(index)])
-            so_far = self._predictive.count  # chains that run one after another would go back in steps
+            so_far = self._predictive.count  # not the step, which restarts for every sequential chain
             self._write("validation/NLL of the samples so far", self._predictive.nll(), so_far)
             if math.isfinite(ess := self._predictive.ess()):
-                self._write("validation/effective samples so far", ess, so_far)
+                self._write("validation/ESS of the samples so far", ess, so_far)
             self._writer.flush()
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write buffered events and close the file."""
         self._writer.close()
 
     def __enter__(self) -> Self:
@@ -96,11 +96,11 @@ class TensorBoard:
 
 
 class _Predictive:
-    """log p(y|x,θ_s) of validation examples, gathered sample by sample."""
+    """log p(y|x,θ_s) of validation examples, accumulated over samples."""
 
     def __init__(self, posterior: Posterior, x: Any, y: Any) -> None:
         if batch_size_of(y) == 0:
-            raise ValueError("There is no validation example: y is empty.")
+            raise ValueError("validation has no examples: y is empty.")
         self._predictor = Predictor(posterior.model, posterior.likelihood)
         self._data = x, y
         self._probes = torch.linspace(0, batch_size_of(y) - 1, min(_PROBES, batch_size_of(y))).long()
@@ -110,13 +110,13 @@ class _Predictive:
 
     @torch.no_grad()
     def add(self, chain: int, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Take in samples of a chain."""
+        """Add samples of a chain."""
         for weights in samples:
-            pieces = []
-            for start in range(0, batch_size_of(self._data[1]), _PIECE):
-                x, y = tree_map(lambda t, s=start: t[s : s + _PIECE], self._data)
-                pieces += [log_p.double().cpu() for log_p in self._predictor.log_probs([weights], x, y)]
-            log_p = torch.cat(pieces)
+            batches = []
+            for start in range(0, batch_size_of(self._data[1]), _BATCH):
+                x, y = tree_map(lambda t, s=start: t[s : s + _BATCH], self._data)
+                batches += [log_p.double().cpu() for log_p in self._predictor.log_probs([weights], x, y)]
+            log_p = torch.cat(batches)
             self._total = log_p if self._total is None else torch.logaddexp(self._total, log_p)
             self.count += 1
             self._traces.setdefault(chain, []).append(log_p[self._probes])
@@ -126,7 +126,7 @@ class _Predictive:
         return math.log(self.count) - float(self._total.mean())
 
     def ess(self) -> float:
-        """nan while a chain has fewer than four samples."""
+        """NaN while a chain has fewer than four samples."""
         if any(len(trace) < 4 for trace in self._traces.values()):
             return math.nan
         return float(sum(effective_sample_size(torch.stack(trace)).median() for trace in self._traces.values()))

@@ -46,7 +46,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def names() -> list[str]:
-    """Return the names that `make` knows."""
+    """Return the names that `make` accepts."""
     return sorted(_MODELS)
 
 
@@ -57,7 +57,7 @@ def make(name: str, **options: Any) -> nn.Module:
     MLP(...)
     """
     if name not in _MODELS:
-        raise ValueError(f'model "{name}" is not known; expected one of: {", ".join(names())}')
+        raise ValueError(f'unknown model "{name}"; expected one of: {", ".join(names())}')
     signature = inspect.signature(_MODELS[name])
     try:
         signature.bind(**options)

@@ -1,4 +1,4 @@
-"""Activation functions by name. None works in place: that would break `vmap` and hooks that keep a layer's output."""
+"""Activation functions by name. None is in-place: that would break `vmap` and hooks that store a layer's output."""
 
 from collections.abc import Callable
 
@@ -22,12 +22,12 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_named(activation: str | Activation) -> Activation:
-    """Return the function of that name; a function is returned as it is."""
+    """Return the function of that name; a function is returned unchanged."""
     if not isinstance(activation, str):
         return activation
     if activation not in ACTIVATIONS:
         raise ValueError(
-            f'activation="{activation}" is not known; expected a function of a tensor or one of '
+            f'unknown activation="{activation}"; expected a function of a tensor or one of '
             f'{", ".join(ACTIVATIONS)}, for example activation="relu"'
         )
     return ACTIVATIONS[activation]

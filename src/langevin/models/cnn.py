@@ -1,4 +1,4 @@
-"""The two convolution networks of the papers on MNIST."""
+"""The two convolutional networks of the papers on MNIST."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -7,11 +7,11 @@ from langevin.models.checks import check_images, check_positive
 
 
 class CNN(nn.Module):
-    """Two convolutions with ReLU and max-pooling, 32 and 64 channels, then a dense layer of 1,024.
+    """Two convolutions with ReLU and max-pooling, 32 and 64 channels, then a dense layer of 1,024 units.
 
-    Palacci & Hess (2018), "Scalable Natural Gradient Langevin Dynamics in Practice". The paper gives no kernel size:
-    5×5 with zero padding, the tutorial network of the time, is the default (3,274,634 parameters on MNIST). `channels`
-    and `width` make a smaller one.
+    Palacci & Hess (2018), "Scalable Natural Gradient Langevin Dynamics in Practice". The paper gives no kernel size;
+    the default is 5×5 with zero padding, as in the TensorFlow tutorial of the time (3,274,634 parameters on MNIST).
+    `channels` and `width` set the size.
 
     Shapes: (batch, in_channels, image_size, image_size) → (batch, num_classes).
 

@@ -9,9 +9,10 @@ from langevin.models.checks import check_images, check_positive
 class LeNet5(nn.Module):
     """LeNet-5: two 5×5 convolutions (6 and 16 channels) with pooling, then dense layers of 120, 84 and num_classes.
 
-    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition", in the form in
-    use today: every map of the second convolution sees all 6 maps, pooling has no weights and the last layer is dense
-    (61,706 parameters). `activation="tanh", pool="average"` is closest to 1998; ReLU and max-pooling are usual now.
+    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition", in its
+    present form: the second convolution is fully connected to all 6 maps, pooling has no weights and the last layer is
+    dense (61,706 parameters). `activation="tanh", pool="average"` is closest to the paper; the default is ReLU and
+    max-pooling.
 
     Shapes: (batch, in_channels, 28, 28), padded to 32 by the first convolution, → (batch, num_classes).
 

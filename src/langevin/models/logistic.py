@@ -6,12 +6,12 @@ from torch import Tensor, nn
 class LogisticRegression(nn.Module):
     """Logistic regression: one dense layer, whose output is the logits.
 
-    With `out_features=1` the output is one logit an example, shape (batch,), for a Bernoulli likelihood; otherwise it
+    With `out_features=1` the output is one logit per example, shape (batch,), for a Bernoulli likelihood; otherwise it
     is (batch, out_features), for a categorical one. Smith, Duckworth, Le et al. (2018), "Stochastic natural
     gradient descent draws posterior samples in function space", use 64 inputs, one output and no bias:
     `LogisticRegression(64, bias=False)`.
 
-    Shapes: (batch, …) with in_features numbers an example, flattened → (batch,) or (batch, out_features).
+    Shapes: (batch, …) with in_features values per example, flattened → (batch,) or (batch, out_features).
 
     >>> import torch
     >>> LogisticRegression(64, bias=False)(torch.zeros(3, 64)).shape
@@ -34,7 +34,7 @@ class LogisticRegression(nn.Module):
         h = x.flatten(1)
         if h.shape[1] != self.in_features:
             raise ValueError(
-                f"an input of shape {tuple(x.shape)} has {h.shape[1]} numbers an example; this model expects "
+                f"an input of shape {tuple(x.shape)} has {h.shape[1]} values per example; this model expects "
                 f"{self.in_features}. For this input: LogisticRegression(in_features={h.shape[1]}, …)"
             )
         logits: Tensor = self.linear(h)

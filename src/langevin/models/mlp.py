@@ -11,11 +11,11 @@ from langevin.models.activations import Activation, activation_named
 class MLP(nn.Module):
     """A multilayer perceptron: dense layers with an activation between them, none after the last.
 
-    `widths` are those of the hidden layers; `widths=()` is a linear model. `activation` is a name ("relu", "tanh",
+    `widths` are the numbers of hidden units; `widths=()` is a linear model. `activation` is a name ("relu", "tanh",
     "silu", …) or a function of a tensor. The network of Smith, Duckworth, Le et al. (2018), "Stochastic natural
     gradient descent draws posterior samples in function space", is `MLP(10, 10, widths=(40,))`.
 
-    Shapes: (batch, …) with in_features numbers an example, flattened → (batch, out_features).
+    Shapes: (batch, …) with in_features values per example, flattened → (batch, out_features).
 
     >>> import torch
     >>> MLP(64, 10, widths=(50, 50))(torch.zeros(3, 1, 8, 8)).shape
@@ -50,7 +50,7 @@ class MLP(nn.Module):
         h = x.flatten(1)
         if h.shape[1] != self.in_features:
             raise ValueError(
-                f"an input of shape {tuple(x.shape)} has {h.shape[1]} numbers an example; this network expects "
+                f"an input of shape {tuple(x.shape)} has {h.shape[1]} values per example; this network expects "
                 f"{self.in_features}. For this input: MLP(in_features={h.shape[1]}, …)"
             )
         *hidden, last = self.layers

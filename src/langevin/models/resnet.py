@@ -1,7 +1,7 @@
 """Residual networks: ResNet with BatchNorm or filter response normalization, and ResNet++, which has neither.
 
-All share one skeleton: a stem, stages of residual blocks, global average pooling, a dense head. They differ in what a
-*unit* is (convolution and normalization, or a weight-normalized convolution) and in the activation:
+All share one architecture: a stem, stages of residual blocks, global average pooling, a dense head. They differ in the
+*unit* (convolution and normalization, or a weight-normalized convolution) and in the activation:
 
     basic block   y = act(shortcut(x) + unit₂(act(unit₁(x))))                      3×3, 3×3
     bottleneck    y = act(shortcut(x) + unit₃(act(unit₂(act(unit₁(x))))))          1×1, 3×3, 1×1
@@ -18,13 +18,13 @@ from langevin.models.activations import Activation
 from langevin.models.checks import check_images, check_positive
 
 Unit = Callable[[int, int, int, int], nn.Module]
-"""A convolution with what normalizes it, from (channels in, channels out, kernel size, stride)."""
+"""A convolution with its normalization, from (channels in, channels out, kernel size, stride)."""
 
 
 class FilterResponseNorm(nn.Module):
     """Filter response normalization with its thresholded linear unit: max(γ·x/√(ν² + ε) + β, τ), by channel.
 
-    ν² is the mean of x² over the positions of one example, so no example depends on another. Singh & Krishnan (2020),
+    ν² is the mean of x² over the positions of one example, so examples are independent. Singh & Krishnan (2020),
     "Filter response normalization layer".
 
     Shapes: (batch, channels, height, width) → the same.
@@ -79,8 +79,8 @@ def _unit_directions(*shape: int) -> nn.Parameter:
 class WeightNormConv2d(nn.Module):
     """A convolution with weights s·φ/‖φ‖ per output channel: parameters `scale` (s), `direction` (φ) and `bias`.
 
-    Salimans & Kingma (2016), "Weight normalization", in plain operations, so that `torch.func` and priors given by name
-    see s and φ as they are. φ starts uniform on the sphere and s at 1: the variance 1/fan-in that SELU asks for.
+    Salimans & Kingma (2016), "Weight normalization", in plain operations, so that `torch.func` and priors by name
+    apply to s and φ. φ is initialized uniformly on the sphere and s at 1: the variance 1/fan-in that SELU requires.
 
     Shapes: (batch, c_in, height, width) → (batch, c_out, height/stride, width/stride).
     """
@@ -153,7 +153,7 @@ class ResidualBlock(nn.Module):
 
 
 class _ResidualNetwork(nn.Module, ABC):
-    """The skeleton: stem, stages of blocks, global average pooling, head."""
+    """The common architecture: stem, stages of blocks, global average pooling, head."""
 
     @abstractmethod
     def __init__(
@@ -235,8 +235,8 @@ class CifarResNet(_ResidualNetwork):
     `shortcut="identity"`, `norm="batch"`, `width=16`. `norm="frn"` is the network that Izmailov et al. (2021), "What
     are Bayesian neural network posteriors really like?", sample: filter response normalization, swish, biases.
 
-    With BatchNorm the likelihood of an example depends on the rest of its batch, so there is no posterior to sample;
-    and in training mode `torch.func.vmap` refuses it (it writes running statistics in place). Use `norm="frn"`.
+    With BatchNorm the likelihood does not factorize over examples, so it defines no posterior; and in training mode
+    `torch.func.vmap` does not support it (it updates running statistics in place). Use `norm="frn"` to sample.
 
     Shapes: (batch, in_channels, height, width), any size, → (batch, num_classes).
 
@@ -274,7 +274,7 @@ class ResNet50(_ResidualNetwork):
     """ResNet-50 for ImageNet: four stages of 3, 4, 6 and 3 bottleneck blocks; 25,557,032 parameters.
 
     He, Zhang, Ren & Sun (2016), "Deep residual learning for image recognition", with the stride in the 3×3
-    convolution, as implementations have it. What `CifarResNet` says of BatchNorm holds here too.
+    convolution, as in torchvision. The note on BatchNorm of `CifarResNet` applies.
 
     Shapes: (batch, in_channels, height, width), usually 224×224, → (batch, num_classes).
     """
@@ -295,7 +295,7 @@ class ResNet50(_ResidualNetwork):
 
 
 class _ResNetPP(_ResidualNetwork):
-    """What both forms of ResNet++ share: weight-normalized units, SELU and the small scales at the branches' ends."""
+    """Base of both ResNet++: weight-normalized units, SELU, and small scales at the ends of residual branches."""
 
     @abstractmethod
     def __init__(
@@ -337,9 +337,9 @@ class CifarResNetPP(_ResNetPP):
 
     Heek & Kalchbrenner (2019), "Bayesian inference for large scale image classification", section 4; their network is
     the default, depth 56 and 32 filters. Weights are s·φ/‖φ‖ per output feature, in parameters named `….scale`,
-    `….direction` and `….bias`, so that each kind can have its prior. The scale of the last layer of each residual
-    branch starts at `branch_scale`: the paper says "a small constant", and does not say whether its convolutions have
-    biases; here they do (`bias=True`), as their normalization layers had.
+    `….direction` and `….bias`, so that each can have its own prior. The scale of the last layer of each residual
+    branch is initialized to `branch_scale` ("a small constant" in the paper). The paper does not state whether its
+    convolutions have biases; here they do (`bias=True`).
 
     Shapes: (batch, in_channels, height, width), any size, → (batch, num_classes).
 
@@ -368,7 +368,7 @@ class CifarResNetPP(_ResNetPP):
 
 
 class ResNetPP50(_ResNetPP):
-    """ResNet++ for ImageNet: the 50 layers of `ResNet50`, made as `CifarResNetPP` is.
+    """ResNet++ for ImageNet: the 50 layers of `ResNet50` with the units of `CifarResNetPP`.
 
     Heek & Kalchbrenner (2019), "Bayesian inference for large scale image classification", section 4 and figure 1:
     conv 1×1, SELU, conv 3×3, SELU, conv 1×1, + x, SELU.

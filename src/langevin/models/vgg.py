@@ -7,9 +7,9 @@ from torch.nn import functional as F
 
 from langevin.models.checks import check_images, check_positive
 
-# For each depth, how many 3×3 convolutions each of the five stages has; a 2×2 max-pooling ends a stage.
+# The number of 3×3 convolutions in each of the five stages, by depth; each stage ends with 2×2 max-pooling.
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
-CHANNELS = (1, 2, 4, 8, 8)  # times those of the first stage
+CHANNELS = (1, 2, 4, 8, 8)  # of each stage, relative to the first
 
 
 class VGG(nn.Module):
@@ -17,8 +17,8 @@ class VGG(nn.Module):
 
     Simonyan & Zisserman (2015), "Very deep convolutional networks for large-scale image recognition". The default has
     one dense layer after the convolutions, as is usual on CIFAR-10; the paper's network on ImageNet is
-    `VGG(16, num_classes=1000, image_size=224, widths=(4096, 4096))`. Weights start as He et al. (2015) propose:
-    without normalization layers, smaller ones let the signal die out. `channels` are those of the first stage.
+    `VGG(16, num_classes=1000, image_size=224, widths=(4096, 4096))`. Weights are initialized as in He et al.
+    (2015): without normalization layers, smaller ones make the signal vanish. `channels` is for the first stage.
 
     Shapes: (batch, in_channels, image_size, image_size), image_size a multiple of 32, → (batch, num_classes).
 

@@ -1,4 +1,4 @@
-"""Pictures: arrays in, axes out. matplotlib is imported when the first one is drawn."""
+"""Figures: arrays in, matplotlib axes out. matplotlib is imported by the first plot."""
 
 from langevin.plots.chains import autocorrelation, temperature, temperature_sweep, traces
 from langevin.plots.landscape import landscape

@@ -1,4 +1,4 @@
-"""Pictures of chains: traces, autocorrelation, temperature. A trace is what `run.trace(name)` gives: chain → values."""
+"""Plots of chains: traces, autocorrelation, temperature. A trace is `run.trace(name)`: chain → values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from langevin.diagnostics.convergence import arviz
 from langevin.plots.style import INK, MUTED, SERIES, drawing, legend_above, need, series
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ Trace = Mapping[int, Sequence[float]]
 
 
 def traces(values: Trace, axes: Axes | None = None, *, label: str = "loss", log: bool = False) -> Axes:
-    """The value of each chain, sample after sample: chains that sample the same thing overlap and do not drift."""
+    """Trace plot of each chain: chains that sample the same distribution overlap and do not drift."""
     need(sum(len(chain) for chain in values.values()), "trace")
     with drawing(axes) as axes:
         for index, (chain, each) in enumerate(values.items()):
@@ -24,7 +25,7 @@ def traces(values: Trace, axes: Axes | None = None, *, label: str = "loss", log:
                 np.arange(1, len(each) + 1),
                 each,
                 color=SERIES[index % len(SERIES)],
-                linestyle="-",  # dashes of a line that jumps so much only unsettle; chains need not be told apart
+                linestyle="-",  # dashes make noisy lines hard to read, and chains need not be distinguished
                 linewidth=0.9,
                 marker="o" if len(each) == 1 else "",
                 label=f"chain {chain}" if index < 4 else None,
@@ -36,18 +37,16 @@ def traces(values: Trace, axes: Axes | None = None, *, label: str = "loss", log:
 
 
 def autocorrelation_of(values: Sequence[float], lags: int) -> np.ndarray:
-    """ρ₀ … ρ_lags of one sequence; nan if it is constant."""
-    series = np.asarray(values, dtype=float)
-    centred = series - series.mean()
-    covariance = np.array([centred[: len(series) - k] @ centred[k:] for k in range(lags + 1)]) / len(series)
-    return covariance / covariance[0] if covariance[0] > 0 else np.full(lags + 1, np.nan)
+    """Autocorrelations ρ₀ … ρ_lags of one sequence; NaN if it is constant."""
+    found: np.ndarray = arviz().autocorr(np.asarray(values, dtype=float))[: lags + 1]
+    return found
 
 
 def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) -> Axes:
-    """How long a chain remembers: ρ against the distance of samples; inside the band it is no more than chance."""
+    """Autocorrelation ρ against the lag in samples; inside the band it is compatible with 0."""
     longest = max((len(chain) for chain in values.values()), default=0)
     if longest < 3:
-        raise ValueError(f"An autocorrelation needs a chain of 3 samples or more; given {longest}.")
+        raise ValueError(f"Autocorrelation needs a chain of at least 3 samples; given {longest}.")
     with drawing(axes) as axes:
         chance, lowest = 2 / np.sqrt(longest), -0.25
         axes.axhspan(-chance, chance, color=MUTED, alpha=0.15, linewidth=0)
@@ -58,7 +57,7 @@ def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) 
             rho = autocorrelation_of(each, min(lags, len(each) - 1))
             lowest = min(lowest, float(np.nan_to_num(rho).min()))
             axes.plot(rho, **series(index), marker="", label=f"chain {chain}" if index < 4 else None)
-        axes.set(xlabel="distance of samples", ylabel="autocorrelation", ylim=(1.1 * min(lowest, -chance), 1.05))
+        axes.set(xlabel="lag (samples)", ylabel="autocorrelation", ylim=(1.1 * min(lowest, -chance), 1.05))
         if len(values) > 1:
             legend_above(axes)
     return axes
@@ -67,15 +66,15 @@ def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) 
 def temperature(
     values: Trace, axes: Axes | None = None, *, target: float, measured: float = np.nan, error: float = np.nan
 ) -> Axes:
-    """Temperature readings of all chains, sample after sample, with the target temperature and the mean ± 2 standard errors."""
+    """Trace plot of the temperature of all chains, with the target temperature and the mean ± 2 standard errors."""
     need(sum(len(chain) for chain in values.values()), "temperature")
     with drawing(axes) as axes:
         for chain in values.values():
             axes.plot(np.arange(1, len(chain) + 1), chain, ".", color=SERIES[0], markersize=3, alpha=0.45)
         axes.axhline(target, color=INK, linewidth=1.2, linestyle="-", label=f"target {target:g}")
         if np.isfinite(measured):
-            said = f"measured: {measured:.3g}" + (f" ± {error:.1g}" if np.isfinite(error) else "")
-            axes.axhline(measured, color=SERIES[1], linewidth=1.6, linestyle=(0, (5, 1.5)), label=said)
+            label = f"measured: {measured:.3g}" + (f" ± {error:.1g}" if np.isfinite(error) else "")
+            axes.axhline(measured, color=SERIES[1], linewidth=1.6, linestyle=(0, (5, 1.5)), label=label)
             if np.isfinite(error):
                 axes.axhspan(measured - 2 * error, measured + 2 * error, color=SERIES[1], alpha=0.2, linewidth=0)
         axes.set(xlabel="sample", ylabel="configurational temperature")
@@ -90,7 +89,7 @@ def temperature_sweep(
     *,
     errors: Mapping[str, Sequence[float]] | None = None,
 ) -> Axes:
-    """Test cross-entropy against the temperature that was sampled at; T = 1 is Bayes."""
+    """Test cross-entropy against the sampling temperature; T = 1 is the Bayes posterior."""
     need(len(temperatures), "temperature")
     if wrong := [name for name, each in losses.items() if len(each) != len(temperatures)]:
         raise ValueError(f"{len(temperatures)} temperatures, but {wrong[0]!r} has {len(losses[wrong[0]])} losses.")

@@ -1,7 +1,7 @@
-"""The landscape of the loss about a trajectory: the picture of the HWA paper.
+"""The loss landscape around a trajectory, as in the HWA paper.
 
-The plane is that of the first two principal components of the snapshots (the means, where they are distributions). On
-it: the mean negative log-likelihood of the training and of the test data, the snapshots, and their average.
+The plane is spanned by the first two principal components of the snapshots (of the means, if they are distributions).
+It shows the mean negative log-likelihood of the training and of the test data, the snapshots, and their average.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from langevin.ensembles.fit import Fit
 
 @dataclass(frozen=True)
 class Landscape:
-    """Losses on a grid of the plane, and points on it in the same coordinates, those of distance in weight space."""
+    """Losses on a grid of the plane, and points in the same coordinates, which are distances in weight space."""
 
     across: Tensor  # (columns,), along the first component
     up: Tensor  # (rows,), along the second
@@ -31,7 +31,7 @@ class Landscape:
     test: Tensor  # (rows, columns)
     iterates: Tensor  # (snapshots, 2)
     average: Tensor  # (2,), the mean of the fitted distribution
-    explained: float  # the share of the snapshots' variance that lies in the plane
+    explained: float  # the share of the snapshots' variance explained by the plane
 
 
 def landscape(fit: Fit, posterior: Posterior, train: Any, test: Any, *, resolution: int = 15) -> Any:
@@ -51,7 +51,7 @@ def landscape(fit: Fit, posterior: Posterior, train: Any, test: Any, *, resoluti
 
 
 def draw_landscape(axes: Any, found: Landscape, which: str = "test") -> None:
-    """The loss of "train" or "test" as shades, the iterates as a line, their average as a star."""
+    """The loss of "train" or "test" as filled contours, the iterates as a line, their average as a star."""
     losses = {"train": found.train, "test": found.test}[which]
     shades = axes.contourf(found.across.tolist(), found.up.tolist(), losses.numpy(), levels=20, cmap="viridis_r")
     axes.figure.colorbar(shades, ax=axes, label="mean negative log-likelihood")
@@ -59,7 +59,7 @@ def draw_landscape(axes: Any, found: Landscape, which: str = "test") -> None:
     axes.plot(*found.average.tolist(), "*", color="tab:red", markeredgecolor="white", markersize=14, label="average")
     axes.set(
         title=f"{which} loss",
-        xlabel=f"first component (the plane has {found.explained:.0%} of the variance)",
+        xlabel=f"first component (the plane explains {found.explained:.0%} of the variance)",
         ylabel="second component",
     )
     axes.legend()
@@ -76,13 +76,13 @@ def compute_landscape(
     margin: float = 0.3,
     batch_size: int = 1024,
 ) -> Landscape:
-    """What the figure shows. The grid reaches `margin` times the extent of the snapshots beyond them."""
+    """The data of the figure. The grid extends beyond the snapshots by `margin` times their range."""
     names = fit.manifest["weights"]
     means = [fit.approximation.center(snapshot, names) for snapshot in fit.snapshots]
     if len(means) < 3 or resolution < 2:
         raise ValueError(
-            f"A plane takes three snapshots and a grid of 2 × 2 or more; the fit has {len(means)} snapshots, and "
-            f"resolution={resolution} was asked. Fit more steps, or with a shorter cycle."
+            f"A landscape needs at least 3 snapshots and resolution=2 or more; the fit has {len(means)} snapshots, "
+            f"given resolution={resolution}. Fit more steps, or with a shorter cycle."
         )
     points = torch.stack([_flat(mean) for mean in means])
     center = points.mean(0)
@@ -100,8 +100,8 @@ def compute_landscape(
     for row, v in enumerate(up):
         for column, u in enumerate(across):
             flat = center + u * plane[0] + v * plane[1]
-            pieces = split_like(flat, means[0])
-            weights = {name: piece.to(means[0][name]) for name, piece in zip(names, pieces, strict=True)}
+            parts = split_like(flat, means[0])
+            weights = {name: part.to(means[0][name]) for name, part in zip(names, parts, strict=True)}
             load_tensors(evaluated, weights | _statistics(posterior, weights, train, batch_size))
             train_losses[row, column] = _mean_loss(evaluated, train, batch_size)
             test_losses[row, column] = _mean_loss(evaluated, test, batch_size)
@@ -114,7 +114,7 @@ def _flat(weights: Any) -> Tensor:
 
 
 def _statistics(posterior: Posterior, weights: dict[str, Tensor], train: Any, batch_size: int) -> dict[str, Tensor]:
-    """The BatchNorm statistics that go with these weights, if there are any."""
+    """The BatchNorm statistics for these weights; empty without BatchNorm."""
     if not posterior.running_statistics():
         return {}
     device = next(posterior.parameters()).device

@@ -1,4 +1,4 @@
-"""A posterior over two weights, seen from above."""
+"""A posterior over two weights: samples and contours."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def ellipse(mean: Any, covariance: Any, mass: float, points: int = 100) -> np.ndarray:
-    """The curve (points, 2) that encloses this much of a Gaussian: (θ−μ)ᵀΣ⁻¹(θ−μ) = −2 log(1 − mass)."""
+    """The contour (points, 2) that encloses this mass of a Gaussian: (θ−μ)ᵀΣ⁻¹(θ−μ) = −2 log(1 − mass)."""
     mean, covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
     if mean.shape != (2,) or covariance.shape != (2, 2):
         raise ValueError(
             f"An ellipse needs a mean (2,) and a covariance (2, 2); given {mean.shape}, {covariance.shape}."
         )
     if not 0 < mass < 1:
-        raise ValueError(f"mass={mass}: the share of the Gaussian inside is between 0 and 1, such as 0.9.")
+        raise ValueError(f"mass={mass}: give the enclosed mass, between 0 and 1, such as 0.9.")
     angle = np.linspace(0, 2 * np.pi, points)
     circle = np.stack([np.cos(angle), np.sin(angle)], 1) * np.sqrt(-2 * np.log(1 - mass))
     return np.asarray(mean + circle @ np.linalg.cholesky(covariance).T)
@@ -64,7 +64,7 @@ def posterior_2d(
 
 
 def _levels(log_density: np.ndarray) -> list[float]:
-    """Heights above which lie 99, 90 and 50 % of the mass, ascending."""
+    """Log densities above which lie 99, 90 and 50 % of the mass, ascending."""
     heights = np.sort(log_density.ravel())[::-1]
     mass = np.cumsum(np.exp(heights - heights[0]))
     found = {float(heights[np.searchsorted(mass / mass[-1], share)]) for share in (0.5, 0.9, 0.99)}

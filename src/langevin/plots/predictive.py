@@ -1,4 +1,4 @@
-"""Pictures of predictions: arrays in, axes out."""
+"""Plots of predictions: arrays in, axes out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from langevin.plots.style import FAINT, MUTED, drawing, need, series
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROW = 6  # images
+_ROW = 6  # images per row
 
 
 def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> Axes:
-    """Accuracy against confidence, one line a method: honest on the diagonal, too sure below, too cautious above."""
+    """Reliability diagram, one line per method: overconfident below the diagonal, underconfident above it."""
     need(len(curves), "curve")
     with drawing(axes) as axes:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="-", marker="", zorder=1)
@@ -31,13 +31,13 @@ def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> 
 
 
 def coverage(curves: Mapping[str, tuple[Any, Any]], axes: Axes | None = None) -> Axes:
-    """For values: how often the truth lies in the interval that is said to hold it with that probability."""
+    """Interval coverage for regression: the share of targets inside intervals, against their nominal probability."""
     need(len(curves), "curve")
     with drawing(axes) as axes:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="-", marker="", zorder=1)
-        for index, (name, (said, found)) in enumerate(curves.items()):
-            axes.plot(said, found, label=name, marker="os^D"[index % 4], **series(index))
-        axes.set(xlim=(0, 1.01), ylim=(0, 1.01), xlabel="probability of the interval", ylabel="targets inside")
+        for index, (name, (nominal, found)) in enumerate(curves.items()):
+            axes.plot(nominal, found, label=name, marker="os^D"[index % 4], **series(index))
+        axes.set(xlim=(0, 1.01), ylim=(0, 1.01), xlabel="nominal coverage", ylabel="targets inside")
         axes.legend(loc="upper left")
     return axes
 
@@ -46,11 +46,11 @@ def histograms(
     values: Mapping[str, Any],
     axes: Axes | None = None,
     *,
-    label: str = "highest probability",
+    label: str = "confidence (max probability)",
     limits: tuple[float, float] = (0.0, 1.0),
     bins: int = 20,
 ) -> Axes:
-    """Histograms of one number per input, one a data set or a method, each by its own share of inputs."""
+    """Histograms of one number per input, one for each data set or method, each normalized to its number of inputs."""
     need(len(values), "histogram")
     with drawing(axes) as axes:
         edges, highest = np.linspace(*limits, bins + 1), 0.0
@@ -67,7 +67,7 @@ def histograms(
 
 
 def risk_coverage(curves: Mapping[str, RiskCoverage], axes: Axes | None = None) -> Axes:
-    """The error rate of what is answered, against the share that is answered, the surest first."""
+    """Risk-coverage curve: the error rate of the most confident inputs, against the share that is answered."""
     need(len(curves), "curve")
     with drawing(axes) as axes:
         for index, (name, curve) in enumerate(curves.items()):
@@ -78,23 +78,25 @@ def risk_coverage(curves: Mapping[str, RiskCoverage], axes: Axes | None = None) 
 
 
 def ranked_images(
-    images: Any, certainty: Any, captions: Sequence[str] | None = None, *, wrong: Any = None, count: int = 12
+    images: Any, confidence: Any, captions: Sequence[str] | None = None, *, wrong: Any = None, count: int = 12
 ) -> Any:
-    """Images from the most to the least certain, `count` of them evenly spread, in rows of six; returns the figure.
+    """Images from the most to the least confident, `count` of them evenly spaced, in rows of six; returns the figure.
 
-    `images` is (n, height, width), (n, 1, height, width) or (n, 3, height, width), of any range; captions go beneath;
-    the frame of those that are `wrong` is drawn thick.
+    `images` is (n, height, width), (n, 1, height, width) or (n, 3, height, width), of any range. Misclassified images
+    (`wrong`) have a thick frame.
     """
     import matplotlib
 
     from langevin.plots.style import SERIES, new_figure
 
     pixels = _as_pixels(images)
-    certainty = np.asarray(certainty, dtype=float)
-    if len(pixels) != len(certainty) or len(pixels) == 0 or count < 1:
-        raise ValueError(f"{len(pixels)} images and {len(certainty)} certainties: give one each, and at least one.")
+    confidence = np.asarray(confidence, dtype=float)
+    if len(pixels) != len(confidence) or len(pixels) == 0 or count < 1:
+        raise ValueError(
+            f"{len(pixels)} images and {len(confidence)} confidences: give one for each image, and at least one."
+        )
     count = min(count, len(pixels))
-    order = np.argsort(-certainty, kind="stable")[np.linspace(0, len(pixels) - 1, count).round().astype(int)]
+    order = np.argsort(-confidence, kind="stable")[np.linspace(0, len(pixels) - 1, count).round().astype(int)]
     rows = -(-count // _ROW)
     with matplotlib.rc_context(_image_settings()):
         figure = new_figure((4.0, 0.84 * rows))
@@ -105,7 +107,7 @@ def ranked_images(
                 continue
             index = order[place]
             axes.imshow(pixels[index], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_xlabel(captions[index] if captions is not None else f"{certainty[index]:.2f}", labelpad=2)
+            axes.set_xlabel(captions[index] if captions is not None else f"{confidence[index]:.2f}", labelpad=2)
             if wrong is not None and wrong[index]:
                 for spine in axes.spines.values():
                     spine.set(edgecolor=SERIES[1], linewidth=2.5)

@@ -1,7 +1,7 @@
-"""How pictures look: colours that colour-blind people can tell apart, sizes that a phone can show.
+"""The style of figures: colours for colour-blind readers, sizes for phones.
 
 Lines differ in dash and marker as well as in colour. The report replaces these colours by those of the reader's theme
-(`langevin.report.theme`), so nothing draws in a colour that is not here.
+(`langevin.report.theme`), so plots use no other colours.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ INK, MUTED, FAINT, PAPER = "#1d2733", "#5b6570", "#d5dae0", "#ffffff"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)))
 _MARKERS = ("o", "s", "^", "D")
 
-SIZE = (4.0, 2.9)  # inches: text of 9 points is still readable when a phone shows the whole width
+SIZE = (4.0, 2.9)  # inches: 9-point text stays readable on a phone
 
 
 def settings() -> Any:
-    """matplotlib's rcParams of every picture (as Any: matplotlib types their names one by one)."""
+    """matplotlib's rcParams for every figure (as Any: matplotlib types their names one by one)."""
     from cycler import cycler
 
     return {
         "font.size": 9,
-        "text.parse_math": False,  # a name with a dollar in it is a name
+        "text.parse_math": False,  # a dollar in a name is not math
         "axes.titlesize": 10,
         "axes.prop_cycle": cycler(color=SERIES) + cycler(linestyle=_DASHES) + cycler(marker=_MARKERS),
         "lines.markersize": 4,
@@ -57,7 +57,7 @@ def settings() -> Any:
 
 
 def new_figure(size: tuple[float, float] = SIZE) -> Figure:
-    """An empty figure that belongs to no window."""
+    """An empty figure, without a pyplot window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, layout="constrained")
@@ -65,7 +65,7 @@ def new_figure(size: tuple[float, float] = SIZE) -> Figure:
 
 @contextmanager
 def drawing(axes: Axes | None, size: tuple[float, float] = SIZE) -> Iterator[Axes]:
-    """The axes to draw in, in our style: those given, or new ones (`axes.figure.savefig(…)` writes them)."""
+    """The axes to draw on, in our style: those given, or new ones (`axes.figure.savefig(…)` writes them)."""
     import matplotlib
 
     with matplotlib.rc_context(settings()):
@@ -73,12 +73,12 @@ def drawing(axes: Axes | None, size: tuple[float, float] = SIZE) -> Iterator[Axe
 
 
 def series(index: int) -> dict[str, Any]:
-    """Colour and dash of the index-th series, where the cycle of a plot does not reach."""
+    """Colour and dash of the index-th series, for plots that do not use the property cycle."""
     return {"color": SERIES[index % len(SERIES)], "linestyle": _DASHES[index % len(SERIES)]}
 
 
 def legend_above(axes: Axes) -> None:
-    """A legend over the picture, where it hides nothing."""
+    """A legend above the axes, where it hides nothing."""
     place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4, "borderaxespad": 0.2}
     axes.legend(frameon=False, handlelength=1.3, handletextpad=0.5, columnspacing=1.0, **place)
 

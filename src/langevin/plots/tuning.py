@@ -1,4 +1,4 @@
-"""The search for a learning rate."""
+"""Plot of a learning-rate search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langevin.plots.style import drawing
 
 
 def rate_search(search: RateSearch, axes: Any = None) -> Any:
-    """Temperature against learning rate, with the band that is tolerated and the rate that was chosen."""
+    """Temperature against learning rate, with the tolerance band and the chosen rate."""
     target, tolerance, lr, trials = search.target_temperature, search.tolerance, search.lr, search.trials
     shown = [t for t in trials if math.isfinite(t.temperature.mean)]
     with drawing(axes) as drawn:

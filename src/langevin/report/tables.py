@@ -100,6 +100,8 @@ def _differences(findings: Findings) -> Table:
 
 
 def _difference(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return _signed(interval.value)
     mark = " *" if interval.excludes_zero else ""
     return f"{_signed(interval.value)} [{_signed(interval.low)}, {_signed(interval.high)}]{mark}"
 

@@ -128,7 +128,7 @@ def stationary(traces: Sequence[Stationarity]) -> Verdict:
 
 
 class Chance(NamedTuple):
-    """For a calibrated model: mean and standard deviation of the calibration error, and standard deviation of the gap."""
+    """Of a calibrated model: mean and standard deviation of the calibration error, standard deviation of the gap."""
 
     error: float
     spread: float
@@ -208,7 +208,8 @@ def baseline(other: str, nll: Interval) -> Verdict:
     """Whether this run has a lower NLL than a baseline: the difference, baseline − this, with its interval."""
     side = "lower" if nll.value >= 0 else "higher"
     low, high = (nll.low, nll.high) if nll.value >= 0 else (-nll.high, -nll.low)
-    found = f"NLL {side} by {abs(nll.value):.3f} nats (interval {low:.3f} to {high:.3f})".replace("-", "−")
+    interval = f" (interval {low:.3f} to {high:.3f})" if math.isfinite(low) else ""
+    found = f"NLL {side} by {abs(nll.value):.3f} nats{interval}".replace("-", "−")
     if not nll.excludes_zero:
         return Verdict(
             "Comparison", "unknown", f"No significant difference from {other}: {found}.", "Test on more data."

@@ -34,6 +34,7 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are 
     "environment": (dict,),
     "resumed": (list,),
 }
+_RECIPES = ("sampler", "schedule", "likelihood", "method")
 
 
 def exists(path: Path) -> bool:
@@ -102,9 +103,17 @@ def _check(place: Path, manifest: dict[str, Any]) -> None:
     wrong = [name for name, kinds in _KINDS.items() if name in manifest and type(manifest[name]) not in kinds]
     if "run" not in manifest or (type(manifest.get("keep_last")) is int and manifest["keep_last"] < 1):
         wrong.append("run" if "run" not in manifest else "keep_last")
+    wrong += [name for name in _RECIPES if not _is_recipe(manifest.get(name))]
     wrong += [f"tensors: {name}" for name, spec in manifest["tensors"].items() if not _is_spec(spec)]
     if wrong:
         raise RunError(f"{place} is not the manifest of a run: {wrong[0]!r} has the wrong type.")
+
+
+def _is_recipe(recipe: Any) -> bool:
+    """Whether this may describe a sampler or the like: {"name": "SGLD", "options": {"lr": 0.1}}, or none at all."""
+    if not isinstance(recipe, dict):
+        return True
+    return isinstance(recipe.get("name"), str | None) and isinstance(recipe.get("options", {}), dict)
 
 
 def _is_spec(spec: Any) -> bool:

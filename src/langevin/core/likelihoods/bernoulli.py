@@ -1,4 +1,4 @@
-"""Two classes, one logit."""
+"""Binary classification with one logit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langevin.core.likelihoods.base import LIKELIHOODS, like_output
 
 @LIKELIHOODS.register
 class Bernoulli:
-    """Labels 0 or 1 with one logit an example, of shape (batch,) or (batch, 1)."""
+    """Labels 0 or 1 with one logit per example, of shape (batch,) or (batch, 1)."""
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log σ(output) where the label is 1, log σ(−output) where it is 0."""
@@ -46,7 +46,7 @@ class Bernoulli:
         return (p * (1 - p)).reshape(-1, 1, 1)
 
     def config(self) -> dict[str, Any]:
-        """What the constructor takes."""
+        """The constructor's arguments."""
         return {}
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ def _one_column(name: str, output: Tensor) -> Tensor:
         return output.squeeze(1)
     if output.dim() != 1:
         raise ValueError(
-            f"{name} needs one logit an example, (batch,) or (batch, 1); the model gave {tuple(output.shape)}. "
+            f"{name} needs one logit per example, (batch,) or (batch, 1); the model's output is {tuple(output.shape)}. "
             f"Several classes: use Categorical()."
         )
     return output

@@ -1,4 +1,4 @@
-"""Classes."""
+"""Classification with one logit per class."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from langevin.core.likelihoods.base import LIKELIHOODS
 
-_NO_LABEL = -(2**63)  # no label is ignored, not even torch's usual −100
-_FEW_CLASSES = 64  # up to which it shows how they lie in memory
+_NO_LABEL = -(2**63)  # ignore_index: no label is ignored, not even torch's default −100
+_FEW_CLASSES = 64  # up to this number of classes the memory layout of softmax matters
 
 
 @LIKELIHOODS.register
@@ -28,7 +28,7 @@ class Categorical:
         return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
 
     def mean_energy(self, output: Tensor, target: Tensor) -> Tensor:
-        """Minus the mean of `log_prob` over the examples, in one operation where it can be."""
+        """Minus the mean of `log_prob` over the examples, in one operation if possible."""
         if output.dim() > 2:
             return -self.log_prob(output, target).mean()
         return self._cross_entropy(output, target, "mean")
@@ -36,8 +36,8 @@ class Categorical:
     def _cross_entropy(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
         if target.is_floating_point() or target.dim() != output.dim() - 1:
             raise ValueError(
-                f"Categorical() needs integer class labels of shape (batch,) beside logits of shape (batch, classes); "
-                f"it was given {target.dtype} labels of shape {tuple(target.shape)} beside logits of shape "
+                f"Categorical() needs integer class labels of shape (batch,) and logits of shape (batch, classes); "
+                f"given {target.dtype} labels of shape {tuple(target.shape)} and logits of shape "
                 f"{tuple(output.shape)}. One-hot labels: pass y.argmax(1). A single logit: use Bernoulli()."
             )
         try:
@@ -47,10 +47,10 @@ class Categorical:
             raise
 
     def validate(self, output: Tensor, target: Tensor) -> None:
-        """Refuse labels that are no class of this output."""
+        """Raise for labels that are not a class of this output."""
         if target.is_floating_point():
             raise ValueError(
-                f"Categorical() needs integer class labels, not {target.dtype}. Real targets: GaussianNoise."
+                f"Categorical() needs integer class labels, not {target.dtype}. Real-valued targets: Gaussian."
             )
         classes = output.shape[1]
         outside = (target < 0) | (target >= classes)
@@ -65,7 +65,7 @@ class Categorical:
         """Class probabilities, (batch, C, …)."""
         if output.dim() > 2 or output.shape[1] > _FEW_CLASSES:
             return output.softmax(1)
-        # side by side in memory a few classes are slow to go through; with the examples side by side it takes a tenth
+        # softmax over a short contiguous axis is slow; with the examples contiguous it takes a tenth of the time
         return output.T.contiguous().softmax(0).T
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
@@ -82,7 +82,7 @@ class Categorical:
         return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
 
     def config(self) -> dict[str, Any]:
-        """What the constructor takes."""
+        """The constructor's arguments."""
         return {}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Regression with noise of one size."""
+"""Regression with homoscedastic Gaussian noise."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from langevin.core.likelihoods.base import LIKELIHOODS, like_output
 class Gaussian(nn.Module):
     """Regression: y = output + noise of standard deviation `std`, the dimensions of y independent.
 
-    With `sampled=True` the logarithm of the noise is a parameter of the posterior, named `likelihood.log_std`, started
-    at log(std). Its prior is the one that the posterior gives to that name: under `Gaussian(std=1)` the noise is
-    log-normal around 1, which fits standardized targets.
+    With `sampled=True` log(std) is a parameter of the posterior, named `likelihood.log_std`, with the given std as its
+    initial value. Its prior is the posterior's prior for that name: under `Gaussian(std=1)` the noise is log-normal
+    around 1, which suits standardized targets.
     """
 
     log_std: Tensor
@@ -25,7 +25,7 @@ class Gaussian(nn.Module):
     def __init__(self, std: float, *, sampled: bool = False) -> None:
         super().__init__()
         if not (math.isfinite(std) and std > 0):
-            raise ValueError(f"The noise must be positive; given std={std}. Write Gaussian(std=0.1).")
+            raise ValueError(f"The standard deviation must be positive; given std={std}. Write Gaussian(std=0.1).")
         value = torch.tensor(math.log(std))
         if sampled:
             self.log_std = nn.Parameter(value)
@@ -35,7 +35,7 @@ class Gaussian(nn.Module):
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Σ −½((y − output)/σ)² − log σ − ½log 2π over the dimensions of y."""
-        output = output.to(torch.promote_types(output.dtype, torch.float32))  # autocast leaves it in half precision
+        output = output.to(torch.promote_types(output.dtype, torch.float32))  # under autocast it is in half precision
         residual = (like_output(repr(self), output, target) - output) * torch.exp(-self.log_std)
         log_density = -0.5 * residual.square() - self.log_std - 0.5 * math.log(2 * math.pi)
         return log_density.flatten(1).sum(1) if log_density.dim() > 1 else log_density
@@ -56,7 +56,7 @@ class Gaussian(nn.Module):
         return (torch.exp(-2 * self.log_std) * identity).expand(len(output), size, size)
 
     def config(self) -> dict[str, Any]:
-        """What the constructor takes."""
+        """The constructor's arguments."""
         return dict(self._config)
 
     def extra_repr(self) -> str:
