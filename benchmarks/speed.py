@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -242,37 +243,33 @@ def _chains(count: int, threads: int, say: Say) -> Row:
 
 
 def _prediction(say: Say) -> list[Row]:
-    """Run.predict with stored samples against as many bare forward passes."""
+    """Run.predict with samples on disk against as many bare forward passes."""
     rows = []
     for workload, samples, sizes in ((TINY, 100, (1, 16, 64, 1000)), (CNN_64, 100, (64, 256))):
-        x, y = workload.batch(1024)
-        run = lv.sample(
-            workload.posterior(1024),
-            (x, y),
-            lv.SGLD,
-            lr=1e-6,
-            batch_size=16,
-            steps=samples,
-            burn_in=0,
-            thin=1,
-            progress=False,
-        )
-        model = workload.model()
-        for size in sizes:
-            inputs = x[:size]
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _throughput(workload, samples, sizes, Path(folder, "run"), say)
+    return rows
 
-            def bare(model: Any = model, inputs: Any = inputs, samples: int = samples) -> None:
-                with torch.no_grad():
-                    for _ in range(samples):
-                        model(inputs)
 
-            measured = compare(
-                {"bare": bare, "predict": partial(run.predict, inputs)}, "bare", seconds=3.0, steps_per_round=1
-            )["predict"]
-            rows.append(
-                {"model": workload.key, "inputs": size, "samples": samples, "throughput": _short(1 / measured.ratio)}
-            )
-            say(f"{workload.label}: {size} inputs at {rows[-1]['throughput']} of the throughput of bare forward passes")
+def _throughput(workload: Workload, samples: int, sizes: Sequence[int], out: Path, say: Say) -> list[Row]:
+    """The throughput of predictions as a share of that of bare forward passes, by the number of inputs."""
+    data, model = workload.batch(1024), workload.model()
+    steps: dict[str, Any] = {"batch_size": 16, "steps": samples, "burn_in": 0, "thin": 1}
+    run = lv.sample(workload.posterior(1024), data, lv.SGLD, lr=1e-6, **steps, out=out, progress=False)
+    rows = []
+    for size in sizes:
+        inputs = data[0][:size]
+
+        def bare(inputs: Any = inputs) -> None:
+            with torch.no_grad():
+                for _ in range(samples):
+                    model(inputs)
+
+        contenders: dict[str, Callable[[], Any]] = {"bare": bare, "predict": partial(run.predict, inputs)}
+        measured = compare(contenders, "bare", seconds=3.0, steps_per_round=1)["predict"]
+        share = _short(1 / measured.ratio)
+        rows.append({"model": workload.key, "inputs": size, "samples": samples, "throughput": share})
+        say(f"{workload.label}: {size} inputs at {share} of the throughput of bare forward passes")
     return rows
 
 
@@ -331,13 +328,13 @@ def _cost(say: Say) -> dict[str, list[Row]]:
 
 
 def _memory(say: Say) -> list[Row]:
-    """Peak memory of a process that saves so many samples of the tiny MLP."""
+    """Peak memory of a process that saves so many samples of the tiny MLP on disk."""
     program = (
         "import re, sys, torch; from pathlib import Path; import langevin as lv;"
         "from benchmarks.workloads import TINY;"
         "n = int(sys.argv[1]); torch.set_num_threads(1); x, y = TINY.batch(256);"
         "run = lv.sample(TINY.posterior(256), (x, y), lv.SGLD, lr=1e-6, batch_size=16, steps=n, burn_in=0,"
-        " thin=1, progress=False);"
+        " thin=1, out=sys.argv[2], progress=False);"
         "print(len(run), re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     )
     if not Path("/proc/self/status").exists():  # elsewhere the peak includes that of the parent process
@@ -345,7 +342,9 @@ def _memory(say: Say) -> list[Row]:
         return []
     rows = []
     for samples in (10, 1_000, 10_000):
-        said = subprocess.run([sys.executable, "-c", program, str(samples)], capture_output=True, text=True, check=True)
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", program, str(samples), str(Path(folder, "run"))]
+            said = subprocess.run(command, capture_output=True, text=True, check=True)
         saved, peak = map(int, said.stdout.split())
         rows.append({"samples": saved, "megabytes": _short(peak * 1024 / 1e6)})
     say(f"peak memory: {rows}")

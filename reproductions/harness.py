@@ -144,9 +144,11 @@ def run_experiments(
     chosen = {name: papers[paper].experiments[name] for name in papers[paper].experiments if only in (None, name)}
     for name, experiment in chosen.items():
         settings = json.loads(json.dumps(asdict(experiment.settings[scale])))
-        if name not in known or known[name]["settings"] != settings:
-            known[name] = {"settings": settings, "rows": []}
-            shutil.rmtree(out / "work" / name, ignore_errors=True)  # interrupted cells of other settings
+        if name in known and known[name]["settings"] != settings:
+            known.pop(name)
+            shutil.rmtree(out / "work" / name, ignore_errors=True)  # interrupted cells of the other settings
+        known.setdefault(name, {"settings": settings, "rows": []})
+    _write(file, results)  # so that the settings of interrupted cells are known
 
     def todo() -> list[tuple[str, Cell]]:
         return [
@@ -161,15 +163,19 @@ def run_experiments(
             bar.total += len(cells)
             for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
                 known[name]["rows"].append(row)
-                files.write(file, (json.dumps(results, indent=1) + "\n").encode())
+                _write(file, results)
                 bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
                 bar.update()
     for name, experiment in chosen.items():  # in the order of the cells, whatever order they were measured in
         order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
         known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, cell_of(row)))
-    files.write(file, (json.dumps(results, indent=1) + "\n").encode())
+    _write(file, results)
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
+
+
+def _write(file: Path, results: dict[str, Any]) -> None:
+    files.write(file, (json.dumps(results, indent=1) + "\n").encode())
 
 
 def sample_or_resume(workplace: Path, posterior: lv.Posterior, data: Any, sampler: Any, **options: Any) -> lv.Run:

@@ -4,14 +4,14 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed():
-    """Two workers share two cores; and no test depends on another's draws."""
+    """Two workers share two cores, and no test depends on the random state of another."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _name_of_the_fault(request):
-    """`@pytest.mark.fault("…")` names what a test does to a run; `make faults` counts these."""
+    """`@pytest.mark.fault("…")` names the fault that a test injects; `make faults` counts them."""
     mark = request.node.get_closest_marker("fault")
     if mark is not None:
         request.node.user_properties.append(("fault", mark.args[0]))

@@ -1,4 +1,4 @@
-"""Linear regression with known noise: posterior, evidence and the best mean-field approximation in closed form."""
+"""Linear regression with known noise: posterior, evidence and ELBO in closed form."""
 
 from __future__ import annotations
 

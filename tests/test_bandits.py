@@ -1,4 +1,4 @@
-"""Bandits: rewards as they are defined, agents that learn, N as the number of rounds that are remembered."""
+"""Bandits: expected rewards, agents that learn, N as the number of rounds in the replay buffer."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from torch import nn
 import langevin as lv
 from langevin.bandits import MushroomBandit, play
 
-FEATURES = torch.eye(2).repeat(50, 1)  # the first kind is safe, the second poisonous
+FEATURES = torch.eye(2).repeat(50, 1)  # the first kind is edible, the second poisonous
 POISONOUS = torch.tensor([0, 1]).repeat(50)
 
 
@@ -28,10 +28,10 @@ def agent(num_data=1):
     return lv.Posterior(Table(), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(2.0), num_data=num_data)
 
 
-def test_rewards_are_what_is_expected_of_them():
-    bandit, chance = MushroomBandit(FEATURES, POISONOUS), torch.Generator().manual_seed(0)
+def test_rewards_have_their_expectations():
+    bandit, generator = MushroomBandit(FEATURES, POISONOUS), torch.Generator().manual_seed(0)
     for context, action in [(0, 0), (0, 1), (1, 0), (1, 1)]:
-        rewards = torch.tensor([bandit.reward(context, action, chance) for _ in range(4000)])
+        rewards = torch.tensor([bandit.reward(context, action, generator) for _ in range(4000)])
         error = 20 / 4000**0.5 if (context, action) == (1, 1) else 0
         assert abs(float(rewards.mean() - bandit.expected(context)[action])) <= 4 * error
 
@@ -52,8 +52,8 @@ def test_thompson_sampling_learns_what_to_eat():
     assert torch.equal(played.cumulative_regret[-1], played.regrets.sum())
 
 
-def test_the_posterior_of_what_is_remembered():
-    """N is the number of remembered rounds, at most the buffer's size, in the loss and in the noise."""
+def test_num_data_is_the_number_of_rounds_in_the_buffer():
+    """At most the buffer's size, in the loss and in the noise."""
     posterior, seen = agent(), []
 
     class Watched(lv.SGLD):
@@ -67,7 +67,7 @@ def test_the_posterior_of_what_is_remembered():
     assert seen == [(n, n) for n in (4, 5, 6, 7, 8, 8, 8, 8, 8)]
 
 
-def test_it_is_a_function_of_its_seed_and_explores_with_epsilon():
+def test_a_game_is_determined_by_its_seed_and_epsilon_explores():
     def actions(seed, epsilon):
         sampler = partial(lv.SGD, lr=1e-6)
         options = {"rounds": 300, "batch_size": 8, "epsilon": epsilon, "seed": seed, "progress": False}
@@ -75,7 +75,7 @@ def test_it_is_a_function_of_its_seed_and_explores_with_epsilon():
 
     assert torch.equal(actions(1, 0.5), actions(1, 0.5))
     assert not torch.equal(actions(1, 0.5), actions(2, 0.5))
-    # with next to no learning the greedy action hardly changes, and half of the rounds are a fair coin
+    # with almost no learning the greedy action hardly changes, and half of the actions are uniform
     shares = torch.stack([actions(seed, 0.5).mean() for seed in range(3)])
     assert float(torch.minimum(shares, 1 - shares).mean()) > 0.15
 
@@ -87,5 +87,5 @@ def test_bad_input(options):
     given = {"rounds": 10, "batch_size": 4, **options}
     with pytest.raises(ValueError, match="play needs"):
         play(MushroomBandit(FEATURES, POISONOUS), agent(), partial(lv.SGLD, lr=0.1), **given)
-    with pytest.raises(ValueError, match="as many of both"):
+    with pytest.raises(ValueError, match="one label for each"):
         MushroomBandit(FEATURES, POISONOUS[:3])

@@ -24,7 +24,14 @@ from langevin.inference.sample import sample
 from langevin.samplers import Sampler
 
 if TYPE_CHECKING:
+    from langevin import bandits, data, diagnostics, evaluation, integrations, models, plots
     from langevin.approximations import *  # noqa: F403
+    from langevin.ensembles.cite import cite
+    from langevin.ensembles.distill import distill
+    from langevin.evaluation.compare import compare
+    from langevin.inference.find_lr import find_lr
+    from langevin.loading import load
+    from langevin.report import evaluate
     from langevin.samplers import *  # noqa: F403
 
 _LATER = {  # names that are imported when they are first asked for: what they need takes its time
@@ -37,7 +44,7 @@ _LATER = {  # names that are imported when they are first asked for: what they n
 }
 _MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 
-__all__ = [
+__all__ = [  # and what `__dir__` adds
     "DivergenceError",
     "Ensemble",
     "Fit",

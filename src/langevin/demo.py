@@ -134,7 +134,7 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
 def as_markdown(rows: list[Row]) -> str:
     """The table in Markdown."""
     lines = [
-        "| | accuracy | NLL | calibration error | mean confidence | mean confidence on OOD inputs |",
+        "| | accuracy | negative log-likelihood | calibration error | mean confidence (test) | mean confidence (OOD) |",
         "|---|---|---|---|---|---|",
     ]
     lines += [

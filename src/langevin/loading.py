@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from langevin import models
@@ -26,8 +27,26 @@ def load(path: str | Path, model: nn.Module | None = None, likelihood: Likelihoo
         recipe = command_of(path)
         if recipe is None or ":" in recipe["model"]:
             raise RunError(f"{path} does not know its model by name; give it: lv.load({str(path)!r}, model).")
-        model = models.make(recipe["model"], **recipe.get("made_with", {}))
+        model = made_model(path, recipe)
     return open_run(path, model, likelihood)
+
+
+def made_model(path: str | Path, recipe: dict[str, Any]) -> nn.Module:
+    """The network that a recipe names. Its sizes are compared with the stored ones before any memory is allocated."""
+    options = recipe.get("made_with", {})
+    store = DirectoryStore.open(path)
+    stored = {name.removeprefix("mean/"): spec["shape"] for name, spec in store.manifest["tensors"].items()}
+    stored |= {name: list(tensor.shape) for name, tensor in store.fixed().items()}
+    with torch.device("meta"):
+        sizes = {name: list(p.shape) for name, p in models.make(recipe["model"], **options).named_parameters()}
+    if "method" in store.manifest:  # of a fit, tied means and factors have other names
+        sizes = {name: shape for name, shape in sizes.items() if name in stored}
+    if different := [name for name, shape in sizes.items() if stored.get(name) != shape]:
+        raise RunError(
+            f"The manifest of {path} names a network whose {different[0]!r} has the shape {sizes[different[0]]}; the "
+            f"stored weights have {stored.get(different[0], 'no such tensor')}."
+        )
+    return models.make(recipe["model"], **options)
 
 
 def command_of(path: str | Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The Laplace approximation: exact where the posterior is normal, and against automatic differentiation elsewhere."""
+"""The Laplace approximation: exact for a normal posterior, and against automatic differentiation otherwise."""
 
 import math
 
@@ -21,7 +21,7 @@ def laplace(posterior, data, *args, **options):
 
 @pytest.mark.parametrize("structure", ["kfac", "full"])
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
-def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
+def test_it_is_exact_for_a_conjugate_model(structure, temperature):
     problem = conjugate()
     q = laplace(
         problem.posterior(), (problem.x, problem.y), structure, temperature=temperature, batch_size=7
@@ -35,14 +35,14 @@ def test_it_is_the_posterior_of_a_conjugate_model(structure, temperature):
         assert found.mean == pytest.approx(problem.evidence(), abs=2.0)
 
 
-def test_its_diagonal_is_the_inverse_of_the_precisions():
+def test_the_diagonal_structure_inverts_the_diagonal_of_the_precision():
     problem = conjugate()
     q = laplace(problem.posterior(), (problem.x, problem.y), "diagonal", batch_size=9).distribution
     torch.testing.assert_close(q.variance["weight"].flatten(), 1 / problem.precision.diag())
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_bias_and_weights_with_priors_of_their_own_and_a_weight_of_the_likelihood(structure):
+def test_separate_priors_for_bias_and_weights_and_a_weighted_likelihood(structure):
     problem = conjugate()
     model = nn.Linear(3, 1).double()
     prior = {"bias": lv.priors.Gaussian(0.3), "*": lv.priors.Gaussian(PRIOR)}
@@ -61,7 +61,7 @@ def logistic(classes=3):
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "full"])
-def test_of_a_linear_classifier_it_is_the_hessian(structure):
+def test_the_precision_of_a_linear_classifier_is_the_hessian(structure):
     x, y = toy_data(dtype=torch.float64)
     posterior = lv.Posterior(logistic(), lv.likelihoods.Categorical(), lv.priors.Gaussian(0.5), num_data=60)
     found = laplace(posterior, (x, y), structure, batch_size=25)
@@ -69,8 +69,8 @@ def test_of_a_linear_classifier_it_is_the_hessian(structure):
     shapes = {name: t.shape for name, t in mode.items()}
 
     def energy(flat):
-        pieces = torch.split(flat, [s.numel() for s in shapes.values()])
-        weights = {name: piece.reshape(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
+        parts = torch.split(flat, [s.numel() for s in shapes.values()])
+        weights = {name: part.reshape(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
         return functional_call(posterior, weights, (x, y)) * 60
 
     precision = hessian(energy)(torch.cat([t.flatten() for t in mode.values()]))
@@ -80,18 +80,18 @@ def test_of_a_linear_classifier_it_is_the_hessian(structure):
 
 @pytest.mark.parametrize("fisher", ["mc", "empirical"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_other_fishers_agree_in_the_mean_and_in_their_diagonals(structure, fisher):
+def test_sampled_and_empirical_fisher_agree_with_the_exact_one(structure, fisher):
     problem = conjugate(n=4000)
     posterior = problem.posterior()
     q = laplace(posterior, (problem.x, problem.y), structure, fisher=fisher).distribution
     exact = laplace(posterior, (problem.x, problem.y), structure).distribution
-    # the labels' noise: a relative error of √(2/N) for each entry of the precision
+    # noise of the labels: a relative error of √(2/N) for each entry of the precision
     ratio = q.covariance().diag() / exact.covariance().diag()
     assert float((ratio - 1).abs().max()) < 5 * math.sqrt(2 / 4000) * (1 if structure == "diagonal" else 3)
 
 
 class Mixed(nn.Module):
-    """A convolution, a linear layer, and a norm that K-FAC has no block for."""
+    """A convolution, a linear layer, and a LayerNorm, for which K-FAC has no block."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ class Mixed(nn.Module):
         return self.out(self.norm(torch.tanh(self.conv(x)).flatten(1)))
 
 
-def test_a_network_with_layers_of_several_kinds(tmp_path):
+def test_a_network_with_convolution_linear_and_norm_layers(tmp_path):
     torch.manual_seed(4)
     x, y = torch.randn(30, 1, 6, 6), torch.randint(0, 3, (30,))
     posterior = lv.Posterior(Mixed(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=30)
@@ -115,7 +115,7 @@ def test_a_network_with_layers_of_several_kinds(tmp_path):
     torch.testing.assert_close(diagonal.covariance().diag().double(), 1 / precision, rtol=1e-3, atol=0)
     norm = torch.cat([q.variance[name] for name in ("norm.weight", "norm.bias")])
     torch.testing.assert_close(norm, torch.cat([diagonal.variance[n] for n in ("norm.weight", "norm.bias")]))
-    # the last layer sees one position and, for K-FAC, inputs that are independent of the labels' curvature
+    # the last layer has one position; K-FAC takes its inputs as independent of the output's Fisher
     block = q.covariance()[-24:, -24:]
     exact = torch.linalg.inv(torch.linalg.inv(full.double())[-24:, -24:]).float()
     assert float((block - exact).norm() / exact.norm()) < 0.15
@@ -127,7 +127,7 @@ def test_a_network_with_layers_of_several_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_it_looks_like_a_run(structure, tmp_path):
+def test_it_has_the_interface_of_a_run(structure, tmp_path):
     x, y = toy_data()
     found = laplace(toy_posterior(), (x, y), structure, out=tmp_path / "f", draws=8)
     assert len(found) == 8
@@ -144,7 +144,7 @@ def test_it_looks_like_a_run(structure, tmp_path):
         lv.resume(tmp_path / "f", toy_posterior(), (x, y))
 
 
-def test_sampled_noise_needs_a_fisher_of_labels():
+def test_a_sampled_noise_std_needs_the_mc_fisher():
     x = torch.randn(40, 2)
     posterior = lv.Posterior(
         nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=40
@@ -171,7 +171,7 @@ def test_bad_settings(options, message):
         laplace(toy_posterior(), toy_data(), **options)
 
 
-def test_other_priors_are_refused():
+def test_priors_other_than_gaussian_are_refused():
     posterior = lv.Posterior(toy_model(), lv.likelihoods.Categorical(), lv.priors.Laplace(1.0), num_data=60)
     with pytest.raises(ValueError, match="Gaussian priors only; '0.weight' has Laplace"):
         laplace(posterior, toy_data())

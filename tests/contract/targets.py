@@ -1,8 +1,8 @@
-"""Targets with known answers, simulated in many independent replicates so that error bars need no autocorrelation.
+"""Targets with known moments, simulated in many independent replicates, whose errors need no autocorrelation times.
 
-A parameter of shape (replicates, d) under an energy that is a sum over its rows is that many independent chains for any
-sampler that treats weights one by one. The time average of each row is one independent draw; the standard error of
-their mean is honest whatever the chain's memory.
+A parameter of shape (replicates, d) with an energy that is a sum over its rows is a set of independent chains for any
+element-wise sampler. The time averages of the rows are independent, so the standard error of their mean is valid for
+any autocorrelation.
 """
 
 from __future__ import annotations
@@ -19,24 +19,30 @@ NUM_DATA = 50
 FRACTION = {1: 0.05, 2: 0.2}  # of the stability limit, by order: the bias is then about 5 % and 4 %
 SIGMAS = 4.0
 
-TARGETED = [name for name, method in SAMPLERS.items() if method.target == "posterior" and method.stackable]
-LAYERWISE = [name for name, method in SAMPLERS.items() if method.target == "posterior" and not method.stackable]
+TARGETED = [
+    name for name, sampler_class in SAMPLERS.items() if sampler_class.target == "posterior" and sampler_class.stackable
+]
+LAYERWISE = [
+    name
+    for name, sampler_class in SAMPLERS.items()
+    if sampler_class.target == "posterior" and not sampler_class.stackable
+]
 
 
-def make(method: type[Sampler], params, *, temperature: float = 1.0, **options) -> Sampler:
-    if method.target != "none":
+def make(sampler_class: type[Sampler], params, *, temperature: float = 1.0, **options) -> Sampler:
+    if sampler_class.target != "none":
         options["temperature"] = temperature
-    return method(params, **{"num_data": NUM_DATA, "seed": 1, **options})
+    return sampler_class(params, **{"num_data": NUM_DATA, "seed": 1, **options})
 
 
-def limit(method: type[Sampler], curvature: float, **options) -> float:
-    probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=1e-3, **options)
+def limit(sampler_class: type[Sampler], curvature: float, **options) -> float:
+    probe = make(sampler_class, [torch.nn.Parameter(torch.zeros(1))], lr=1e-3, **options)
     return probe.stability_limit(curvature)
 
 
 @dataclass
 class Moments:
-    """Averages over time of each replicate: (replicates, d) and (replicates, d, d)."""
+    """Time averages of each replicate: (replicates, d) and (replicates, d, d)."""
 
     mean: Tensor
     second: Tensor
@@ -67,14 +73,17 @@ def simulate(sampler: Sampler, parameter: Tensor, precision: Tensor, *, burn_in:
 
 
 def start(precision: Tensor, temperature: float, replicates: int) -> torch.nn.Parameter:
-    """Points half as far out as the target's: near enough for thermostats, which remember a fall for 1/κ steps, not at
-    the optimum, where RMSprop knows no scale, and a sampler that stays there is caught."""
+    """Draws with half the standard deviation of the target.
+
+    Not the optimum, where RMSprop has no scale and a sampler that does not move could pass; and not far outside, since
+    thermostats relax over 1/κ steps.
+    """
     root = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature / NUM_DATA)
     normal = torch.randn(replicates, len(precision), generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     return torch.nn.Parameter(0.5 * normal @ root.T)
 
 
 def ill_conditioned() -> Tensor:
-    """A precision of condition number 100, not aligned with the axes."""
+    """A precision matrix of condition number 100, not aligned with the axes."""
     rotation = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)).Q
     return rotation @ torch.diag(torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)) @ rotation.T

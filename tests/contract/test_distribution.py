@@ -1,4 +1,4 @@
-"""The stationary law of every registered sampler that has a target."""
+"""The stationary distribution of every registered sampler that has a target."""
 
 import inspect
 import math
@@ -30,12 +30,12 @@ TEMPERATURES = [0.25, 1.0, 4.0]
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", TARGETED)
 def test_ill_conditioned_gaussian(name, temperature):
-    method = SAMPLERS[name]
+    sampler_class = SAMPLERS[name]
     precision = ill_conditioned()
-    fraction = FRACTION[method.order]
+    fraction = FRACTION[sampler_class.order]
     parameter = start(precision, temperature, 512)
-    lr = fraction * limit(method, 100.0, temperature=temperature)
-    sampler = make(method, [parameter], lr=lr, temperature=temperature)
+    lr = fraction * limit(sampler_class, 100.0, temperature=temperature)
+    sampler = make(sampler_class, [parameter], lr=lr, temperature=temperature)
     moments = simulate(sampler, parameter, precision, burn_in=4000, steps=8000)
 
     exact = torch.linalg.inv(precision) * temperature / NUM_DATA
@@ -44,26 +44,26 @@ def test_ill_conditioned_gaussian(name, temperature):
 
     covariance, error = Moments.estimate(moments.second)
     spread = exact.diagonal().sqrt()
-    bias = 1.5 * fraction**method.order * spread[:, None] * spread[None, :]
+    bias = 1.5 * fraction**sampler_class.order * spread[:, None] * spread[None, :]
     assert ((covariance - exact).abs() < SIGMAS * error + bias).all()
-    assert (error.diagonal() / exact.diagonal() < 0.05).all(), "too few steps to see anything"
+    assert (error.diagonal() / exact.diagonal() < 0.05).all(), "too few steps: the error is too large"
 
-    # in the directions of the ellipsoid, where the smallest variance is a hundredth of the largest
+    # along the eigenvectors, where the smallest variance is a hundredth of the largest
     values, vectors = torch.linalg.eigh(precision)
     along = torch.einsum("ik,rij,jk->rk", vectors, moments.second, vectors) * values * NUM_DATA / temperature
     ratio, error = Moments.estimate(along)
-    assert ((ratio - 1).abs() < SIGMAS * error + 1.5 * fraction**method.order).all()
+    assert ((ratio - 1).abs() < SIGMAS * error + 1.5 * fraction**sampler_class.order).all()
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETED if SAMPLERS[name].shows_order])
 def test_order_of_convergence(name):
-    """The bias of the variance falls as lr**order, lr moved as a schedule moves it."""
-    method = SAMPLERS[name]
+    """The bias of the variance is proportional to lr**order, with lr changed as by a schedule."""
+    sampler_class = SAMPLERS[name]
     fractions = [0.3, 0.15]
     biases, errors = [], []
     for fraction in fractions:
         parameter = start(torch.eye(1, dtype=torch.float64), 1.0, 8192)
-        sampler = make(method, [parameter], lr=fractions[0] * limit(method, 1.0))
+        sampler = make(sampler_class, [parameter], lr=fractions[0] * limit(sampler_class, 1.0))
         sampler.param_groups[0]["lr"] *= fraction / fractions[0]
         moments = simulate(sampler, parameter, torch.eye(1, dtype=torch.float64), burn_in=300, steps=1500)
         ratio, error = Moments.estimate(moments.second[:, 0, 0] * NUM_DATA)
@@ -71,27 +71,27 @@ def test_order_of_convergence(name):
         errors.append(float(error))
     slope = math.log(biases[0] / biases[1]) / math.log(fractions[0] / fractions[1])
     error = math.hypot(errors[0] / biases[0], errors[1] / biases[1]) / math.log(2)
-    assert error < 0.2, "too few steps to see a slope"
+    assert error < 0.2, "too few steps: the error of the slope is too large"
     # at these fractions the next order raises the slope by up to log((1 − f²)/(1 − f))/log 2 = 0.3
-    assert method.order - SIGMAS * error < slope < method.order + 0.35 + SIGMAS * error
+    assert sampler_class.order - SIGMAS * error < slope < sampler_class.order + 0.35 + SIGMAS * error
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "rademacher"])
 @pytest.mark.parametrize("name", TARGETED)
 def test_an_anharmonic_well_with_either_noise(name, noise):
-    """exp(−N(θ²/2 + 25θ⁴/2)), in which, unlike in a Gaussian, the fourth moment of the noise could be seen."""
-    method = SAMPLERS[name]
+    """exp(−N(θ²/2 + 25θ⁴/2)), on which, unlike on a Gaussian, the fourth moment of the noise has an effect."""
+    sampler_class = SAMPLERS[name]
     grid = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
     density = torch.exp(-NUM_DATA * (grid.square() / 2 + 12.5 * grid**4))
     exact = torch.stack([(grid**power * density).sum() / density.sum() for power in (2, 4)])
     fraction = 0.05
     parameter = torch.nn.Parameter(0.1 * torch.randn(4096, generator=torch.Generator().manual_seed(2)).double())
-    has_thermostat = "thermostat_rate" in inspect.signature(method).parameters
-    options = {"thermostat_rate": 1e-2} if has_thermostat else {}  # as below: settled within this burn-in
-    lr = fraction * limit(method, 3.0)
-    if name == "psgld":  # its first steps, before it knows a scale, must not throw a weight where the well is steep
+    has_thermostat = "thermostat_rate" in inspect.signature(sampler_class).parameters
+    options = {"thermostat_rate": 1e-2} if has_thermostat else {}  # as below: converged within this burn-in
+    lr = fraction * limit(sampler_class, 3.0)
+    if name == "psgld":  # the first steps, before V is estimated, must not move a weight to where the well is steep
         options, lr = {"eps": 1.0}, fraction * limit(SAMPLERS["sgld"], 3.0)
-    sampler = make(method, [parameter], lr=lr, noise=noise, **options)
+    sampler = make(sampler_class, [parameter], lr=lr, noise=noise, **options)
     sums = torch.zeros(4096, 2, dtype=torch.float64)
     for step in range(2500):
         theta = parameter.detach()
@@ -102,21 +102,21 @@ def test_an_anharmonic_well_with_either_noise(name, noise):
         if step > 500:
             sums += torch.stack([theta.square(), theta**4], dim=1) / 1999
     mean, error = Moments.estimate(sums)
-    assert (error / exact < 0.02).all(), "too few steps to see anything"
+    assert (error / exact < 0.02).all(), "too few steps: the error is too large"
     assert ((mean - exact).abs() < SIGMAS * error + 2 * fraction * exact).all(), (mean / exact, error / exact)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", TARGETED)
 def test_configurational_temperature(name, temperature):
-    method = SAMPLERS[name]
-    fraction = FRACTION[method.order]
+    sampler_class = SAMPLERS[name]
+    fraction = FRACTION[sampler_class.order]
     parameter = start(torch.eye(4, dtype=torch.float64), temperature, 256)
-    lr = fraction * limit(method, 1.0, temperature=temperature)
-    sampler = make(method, [parameter], lr=lr, temperature=temperature)
+    lr = fraction * limit(sampler_class, 1.0, temperature=temperature)
+    sampler = make(sampler_class, [parameter], lr=lr, temperature=temperature)
     simulate(sampler, parameter, torch.eye(4, dtype=torch.float64), burn_in=1000, steps=1)
     thermometer = Thermometer([parameter], NUM_DATA, stacked=True)
-    thermometer.anchor = [torch.full_like(parameter, 0.1)]  # any fixed point will do
+    thermometer.anchor = [torch.full_like(parameter, 0.1)]  # any fixed point
     readings = torch.zeros(256, dtype=torch.float64)
     for _ in range(2000):
         parameter.grad = parameter.detach().clone()
@@ -124,11 +124,11 @@ def test_configurational_temperature(name, temperature):
         sampler.step()
     mean, error = Moments.estimate(readings)
     assert error < 0.05 * temperature
-    assert abs(mean - temperature) < SIGMAS * error + 1.5 * fraction**method.order * temperature
+    assert abs(mean - temperature) < SIGMAS * error + 1.5 * fraction**sampler_class.order * temperature
 
 
 def regression(num_data=200):
-    """Bayesian linear regression with orthogonal features: every direction of the posterior is equally wide."""
+    """Bayesian linear regression with orthogonal features: an isotropic posterior."""
     generator = torch.Generator().manual_seed(5)
     x = torch.linalg.qr(torch.randn(num_data, 3, generator=generator, dtype=torch.float64)).Q * math.sqrt(num_data)
     y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -139,7 +139,7 @@ def regression(num_data=200):
 
 
 def gradient_variance(x, y, mean, precision, temperature, batch_size):
-    """Variance of the mini-batch gradient of the mean loss, coordinate by coordinate, averaged over the posterior."""
+    """Variance of each coordinate of the mini-batch gradient of the mean loss, averaged over the posterior."""
     generator = torch.Generator().manual_seed(6)
     spread = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature)
     theta = mean + torch.randn(500, 3, generator=generator, dtype=torch.float64) @ spread.T
@@ -151,27 +151,29 @@ def gradient_variance(x, y, mean, precision, temperature, batch_size):
 @pytest.mark.parametrize(("temperature", "batch_size"), [(0.25, 50), (1.0, 20), (1.0, 200), (4.0, 50)])
 @pytest.mark.parametrize("name", TARGETED)
 def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
-    """The whole pipe: posterior, loop, store; the batch size changes nothing but the documented heat."""
-    method = SAMPLERS[name]
+    """End to end: the batch size has no effect besides the documented gradient-noise temperature."""
+    sampler_class = SAMPLERS[name]
     x, y, mean, precision = regression()
     model = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
     posterior = lv.Posterior(model, lv.likelihoods.Gaussian(0.5).double(), lv.priors.Gaussian(1.0), num_data=len(x))
     curvature = float(precision[0, 0]) / len(x)
-    fraction = 0.05 if method.order == 1 else 0.1
-    lr = fraction * limit(method, curvature, num_data=len(x), temperature=temperature)
+    fraction = 0.05 if sampler_class.order == 1 else 0.1
+    lr = fraction * limit(sampler_class, curvature, num_data=len(x), temperature=temperature)
     root = torch.linalg.cholesky(torch.linalg.inv(precision) * temperature)
-    has_thermostat = "thermostat_rate" in inspect.signature(method).parameters
-    options = {"thermostat_rate": 1e-2} if has_thermostat else {}  # settled within this burn-in; the default takes 10⁴
+    has_thermostat = "thermostat_rate" in inspect.signature(sampler_class).parameters
+    options = (
+        {"thermostat_rate": 1e-2} if has_thermostat else {}
+    )  # converged within this burn-in; the default takes 10⁴ steps
 
     def init(chain):
-        """Half as far out as the posterior (see `start`)."""
+        """Half the posterior's standard deviation from its mean (see `start`)."""
         normal = torch.randn(3, generator=torch.Generator().manual_seed(chain), dtype=torch.float64)
         return {"weight": (mean + 0.5 * root @ normal)[None]}
 
     run = lv.sample(
         posterior,
         (x, y),
-        partial(method, lr=lr, temperature=temperature, **options),
+        partial(sampler_class, lr=lr, temperature=temperature, **options),
         batch_size=batch_size,
         steps=2500,
         burn_in=500,
@@ -187,25 +189,25 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
     estimate, error = Moments.estimate(draws.mean(1))
     assert ((estimate - mean).abs() < SIGMAS * error).all()
 
-    probe = make(method, [torch.nn.Parameter(torch.zeros(1))], lr=lr, temperature=temperature, num_data=len(x))
+    probe = make(sampler_class, [torch.nn.Parameter(torch.zeros(1))], lr=lr, temperature=temperature, num_data=len(x))
     noise = gradient_variance(x, y, mean, precision, temperature, batch_size)
-    heat = torch.tensor(
+    added = torch.tensor(
         [probe.gradient_noise_temperature(float(v)) if v > 0 else 0.0 for v in noise], dtype=torch.float64
     )
-    if heat.isnan().any():
-        pytest.skip("the heat depends on what the preconditioner has learnt")
-    exact = (temperature + heat) / precision.diagonal()
+    if added.isnan().any():
+        pytest.skip("the gradient-noise temperature depends on the estimate of the preconditioner")
+    exact = (temperature + added) / precision.diagonal()
     estimate, error = Moments.estimate((draws - mean).square().mean(1))
-    assert (error / exact < 0.1).all(), "too few steps to see anything"
-    assert ((estimate - exact).abs() < SIGMAS * error + 1.5 * fraction**method.order * exact).all()
+    assert (error / exact < 0.1).all(), "too few steps: the error is too large"
+    assert ((estimate - exact).abs() < SIGMAS * error + 1.5 * fraction**sampler_class.order * exact).all()
     cross, error = Moments.estimate(((draws - mean)[..., 0] * (draws - mean)[..., 1]).mean(1))
     assert abs(cross) < SIGMAS * error
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", LAYERWISE)
-def test_conjugate_regression_for_samplers_that_look_at_layers(name, temperature):
-    """A linear layer with many outputs is as many independent regressions: each row is a replicate of one posterior."""
+def test_conjugate_regression_for_layer_wise_samplers(name, temperature):
+    """A linear layer with many outputs is many independent regressions: each row is a replicate of one posterior."""
     rows, n, std = 64, 40, 1.0
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(n, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 3.0]) + torch.tensor(
@@ -219,13 +221,13 @@ def test_conjugate_regression_for_samplers_that_look_at_layers(name, temperature
     mean = torch.linalg.solve(precision, design.T @ y / std**2)
 
     model = torch.nn.Linear(2, rows).double()
-    with torch.no_grad():  # half as far from the mean as the target spreads
+    with torch.no_grad():  # half the target's standard deviation from the mean
         offset = 0.5 * torch.linalg.cholesky(exact) @ torch.randn(3, rows, generator=generator, dtype=torch.float64)
         model.weight.copy_((mean + offset)[:2].T)
         model.bias.copy_((mean + offset)[2])
     posterior = lv.Posterior(model, lv.likelihoods.Gaussian(std), lv.priors.Gaussian(1.0), num_data=n)
     fraction = FRACTION[SAMPLERS[name].order]
-    # as many outputs as replicates make a large factor G, which takes many mini-batches to learn
+    # with one output per replicate the factor G is large and takes many mini-batches to estimate
     options = {"factor_interval": 1, "inverse_interval": 1, "average": 0.99} if name == "ksgld" else {}
     sampler = SAMPLERS[name](posterior.parameters(), lr=1.0, num_data=n, temperature=temperature, seed=3, **options)
     sampler.bind(posterior, (x, y))
@@ -252,6 +254,6 @@ def test_conjugate_regression_for_samplers_that_look_at_layers(name, temperature
     assert (estimate.abs() < SIGMAS * error).all()
     spread = exact.diagonal().sqrt()
     estimate, error = Moments.estimate(second)
-    assert (error.diagonal() / exact.diagonal() < 0.06).all(), "too few steps to see anything"
+    assert (error.diagonal() / exact.diagonal() < 0.06).all(), "too few steps: the error is too large"
     bias = 1.5 * fraction * spread[:, None] * spread[None, :]
     assert ((estimate - exact).abs() < SIGMAS * error + bias).all()

@@ -1,4 +1,4 @@
-"""The contract of `Ensemble`, for every kind of it."""
+"""The contract of `Ensemble`, for every kind."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ def ensemble(request, tmp_path):
 
 
 def mean_of(ensemble, x):
-    """The mean over members, by a model of our own."""
+    """The mean over members, computed with a separate model."""
     model, total = toy_model(), 0
     for weights in ensemble:
         model.load_state_dict(weights)
@@ -77,11 +77,11 @@ def test_it_predicts_the_mean_over_its_members(ensemble):
     x = toy_data()[0]
     for found in (ensemble, ensemble[::2], ensemble[-1:]):
         torch.testing.assert_close(found.predict(x).probs, mean_of(found, x), rtol=1e-5, atol=1e-6)
-    told = ensemble.predict(x, samples=True)
-    torch.testing.assert_close(told.samples.mean(0), told.probs, rtol=1e-5, atol=1e-6)
+    prediction = ensemble.predict(x, samples=True)
+    torch.testing.assert_close(prediction.samples.mean(0), prediction.probs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_union_predicts_what_all_members_predict(ensemble):
+def test_a_union_predicts_the_mean_over_all_members(ensemble):
     x = toy_data()[0]
     both = lv.Ensemble.concat([ensemble, ensemble[:1]])
     assert len(both) == len(ensemble) + 1
@@ -90,7 +90,7 @@ def test_a_union_predicts_what_all_members_predict(ensemble):
 
 
 @pytest.mark.parametrize("inputs", [5, 400])  # vectorised, and sample by sample
-def test_threads_predict_side_by_side(ensemble, inputs):
+def test_prediction_is_thread_safe(ensemble, inputs):
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(inputs, 4, generator=generator) for _ in range(8)]
     expected = [ensemble.predict(x).probs for x in batches]
@@ -100,7 +100,7 @@ def test_threads_predict_side_by_side(ensemble, inputs):
                 assert torch.equal(found, right)
 
 
-def test_several_sets_are_predicted_in_one_pass(ensemble):
+def test_several_inputs_are_predicted_in_one_pass(ensemble):
     x = toy_data()[0]
     seen = []
     found = ensemble.predict_many(
@@ -111,7 +111,7 @@ def test_several_sets_are_predicted_in_one_pass(ensemble):
     assert len(found["b"].samples) == len(ensemble) == sum(seen)
 
 
-def test_the_log_probabilities_of_members_have_gradients(ensemble):
+def test_the_log_probabilities_of_members_are_differentiable(ensemble):
     x, y = toy_data()
     x = x[:4].clone().requires_grad_()
     each = list(ensemble.log_probs(x, y[:4]))
@@ -120,7 +120,7 @@ def test_the_log_probabilities_of_members_have_gradients(ensemble):
     assert slope.abs().sum() > 0
 
 
-def test_weights_in_memory_can_be_pickled():
+def test_an_ensemble_in_memory_can_be_pickled():
     ensemble, x = _weights(None), toy_data()[0]
     for other in (pickle.loads(pickle.dumps(ensemble)), copy.deepcopy(ensemble)):
         assert torch.equal(other.predict(x).probs, ensemble.predict(x).probs)
@@ -143,16 +143,16 @@ def test_tied_weights_stay_tied():
         torch.testing.assert_close(ensemble.predict(x).probs, each.mean(0))
 
 
-def test_what_is_not_an_ensemble_is_refused():
+def test_invalid_members_of_a_union_are_refused():
     with pytest.raises(ValueError, match="takes ensembles"):
         lv.Ensemble.concat([_weights(None), "run"])
-    with pytest.raises(ValueError, match="nothing to put together"):
+    with pytest.raises(ValueError, match="No ensemble given"):
         lv.Ensemble.concat([])
     with pytest.raises(ValueError, match="no tensor 'c'"):
         lv.Ensemble.from_weights(toy_model(), lv.likelihoods.Categorical(), [{"c": torch.zeros(1)}])
 
 
-def test_a_model_with_further_parameters_is_refused_by_load(tmp_path):
+def test_load_refuses_a_model_with_additional_parameters(tmp_path):
     _stored(tmp_path)
 
     class More(nn.Module):

@@ -1,4 +1,4 @@
-"""What every registered sampler owes as a torch optimizer, whether or not it has a target."""
+"""The contract of every registered sampler as a torch optimizer, with or without a target."""
 
 import copy
 import inspect
@@ -19,7 +19,7 @@ ELEMENTWISE = [name for name in ALL if SAMPLERS[name].stackable]
 
 
 def quadratic(parameters):
-    """Gradients of ½Σ(θ − 1)² into the parameters, computed anew."""
+    """Set the gradients to those of ½Σ(θ − 1)²."""
     for p in parameters:
         p.grad = p.detach() - 1
 
@@ -42,13 +42,13 @@ def equal(a, b):
 
 @pytest.mark.parametrize("copied", ["state_dict", "deepcopy", "pickle"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_copy_goes_on_as_the_original(name, copied):
+def test_a_copy_continues_like_the_original(name, copied):
     params = parameters()
     sampler = make(SAMPLERS[name], params, lr=0.01)
     take(sampler, params, 5)
     if copied == "state_dict":
         others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-        other = make(SAMPLERS[name], others, lr=0.5, seed=99)  # all of it must be overwritten
+        other = make(SAMPLERS[name], others, lr=0.5, seed=99)  # to be overwritten
         other.load_state_dict(copy.deepcopy(sampler.state_dict()))
     elif copied == "deepcopy":
         others, other = copy.deepcopy((params, sampler))
@@ -71,7 +71,7 @@ def test_float64_agrees_with_float32_without_noise(name):
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_a_parameter_without_gradient_stays_and_changes_nothing_for_the_others(name):
+def test_a_parameter_without_gradient_is_not_updated_and_does_not_affect_the_others(name):
     with_all, without = parameters(), parameters()
     full = make(SAMPLERS[name], with_all, lr=0.01)
     partly = make(SAMPLERS[name], without, lr=0.01)
@@ -88,19 +88,19 @@ def test_a_parameter_without_gradient_stays_and_changes_nothing_for_the_others(n
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_parameter_groups_have_settings_of_their_own(name):
+def test_parameter_groups_have_separate_settings(name):
     together, apart = parameters(), parameters()
     one = make(SAMPLERS[name], together, lr=0.01)
     grouped = make(SAMPLERS[name], [{"params": apart[:1]}, {"params": apart[1:], "lr": 0.02}], lr=0.01)
     take(one, together, 3)
     take(grouped, apart, 3)
-    assert torch.equal(together[0], apart[0])  # grouping alone changes nothing, not even the noise
+    assert torch.equal(together[0], apart[0])  # groups alone do not change the update, nor the noise
     assert not torch.equal(together[1], apart[1])
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_stacked_chains_are_the_single_ones(name):
-    """Chain c of a stack gets the noise, and so the path, that it would have alone."""
+def test_stacked_chains_equal_single_chains(name):
+    """Chain c of a stack has the noise, and so the trajectory, of chain c alone."""
     singles = []
     for chain in (0, 3):
         params = parameters()
@@ -112,7 +112,7 @@ def test_stacked_chains_are_the_single_ones(name):
 
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target != "none"])
-def test_noise_differs_by_seed_chain_and_step_and_is_scaled_by_the_temperature(name):
+def test_the_noise_depends_on_seed_chain_and_temperature(name):
     ends = {}
     for key, options in {"a": {}, "seed": {"seed": 2}, "chain": {"chain": 1}, "hot": {"temperature": 4.0}}.items():
         params = parameters()
@@ -123,11 +123,11 @@ def test_noise_differs_by_seed_chain_and_step_and_is_scaled_by_the_temperature(n
 @pytest.mark.parametrize(
     "name", [n for n in ELEMENTWISE if SAMPLERS[n].optimizer_at_zero is not Sampler.optimizer_at_zero]
 )
-def test_at_zero_temperature_it_is_its_optimizer(name):
-    method = SAMPLERS[name]
+def test_at_zero_temperature_it_equals_its_torch_optimizer(name):
+    sampler_class = SAMPLERS[name]
     ours, theirs = parameters(torch.float64), parameters(torch.float64)
-    sampler = make(method, ours, lr=0.02, temperature=0.0)
-    optimizer = method.optimizer_at_zero(theirs, sampler.param_groups[0])
+    sampler = make(sampler_class, ours, lr=0.02, temperature=0.0)
+    optimizer = sampler_class.optimizer_at_zero(theirs, sampler.param_groups[0])
     for _ in range(50):
         quadratic(ours)
         sampler.step()
@@ -151,9 +151,9 @@ def test_sgld_without_noise_is_sgd_bit_for_bit():
 
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target == "posterior"])
-def test_data_twice_at_half_weight_is_the_same_path(name):
-    """Full batch; the lr scales as the method's own stability limit says (twice for SGLD)."""
-    method = SAMPLERS[name]
+def test_duplicated_data_at_half_weight_give_the_same_trajectory(name):
+    """Full batch; the lr scales as the method's stability limit does (twice for SGLD)."""
+    sampler_class = SAMPLERS[name]
     generator = torch.Generator().manual_seed(4)
     x, y = torch.randn(30, 4, generator=generator).double(), torch.randint(3, (30,), generator=generator)
     paths = []
@@ -164,9 +164,9 @@ def test_data_twice_at_half_weight_is_the_same_path(name):
         posterior = lv.Posterior(
             model, lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=n, weight=1 / copies
         )
-        lr = 0.05 * limit(method, 1.0 / copies, num_data=n)
-        scaled = {"eps": 1e-5 / copies} if name == "psgld" else {}  # a gradient's size
-        sampler = method(posterior.parameters(), lr=lr, num_data=n, seed=3, **scaled)
+        lr = 0.05 * limit(sampler_class, 1.0 / copies, num_data=n)
+        scaled = {"eps": 1e-5 / copies} if name == "psgld" else {}  # eps is on the scale of the gradients
+        sampler = sampler_class(posterior.parameters(), lr=lr, num_data=n, seed=3, **scaled)
         xs, ys = x.repeat(copies, 1), y.repeat(copies)
         for _ in range(50):
             sampler.zero_grad()
@@ -202,7 +202,7 @@ SCHEDULERS = {
 }
 
 
-def test_no_scheduler_of_torch_is_left_out():
+def test_all_schedulers_of_torch_are_tested():
     theirs = {
         name
         for name, kind in inspect.getmembers(lr_scheduler, inspect.isclass)
@@ -213,7 +213,7 @@ def test_no_scheduler_of_torch_is_left_out():
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_schedulers_move_the_learning_rate(name, scheduler):
+def test_schedulers_change_the_learning_rate(name, scheduler):
     params = parameters()
     sampler = make(SAMPLERS[name], params, lr=0.01)
     schedule = SCHEDULERS[scheduler](sampler)
@@ -226,7 +226,7 @@ def test_schedulers_move_the_learning_rate(name, scheduler):
     assert all(bool(p.isfinite().all()) for p in params)
 
 
-def test_the_learning_rate_of_the_step_is_the_one_that_acts():
+def test_a_step_uses_the_current_learning_rate():
     (p,) = params = [torch.nn.Parameter(torch.zeros(()))]
     sampler = lv.SGLD(params, lr=1.0, num_data=1, temperature=0.0)
     schedule = lr_scheduler.ExponentialLR(sampler, gamma=0.5)
@@ -242,7 +242,7 @@ def test_the_learning_rate_of_the_step_is_the_one_that_acts():
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"lr": -1.0}, "lr must be positive"),
         ({"lr": math.nan}, "lr must be positive"),
@@ -252,8 +252,8 @@ def test_the_learning_rate_of_the_step_is_the_one_that_acts():
         ({"chain": [0, 1, 2]}, "leading axis of length 3"),
     ],
 )
-def test_bad_input_is_refused(name, options, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
         SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2, 2))], **{"lr": 0.1, "num_data": 10, "seed": 0, **options})
 
 
@@ -285,7 +285,7 @@ def test_sparse_gradients_are_refused():
         sampler.step()
 
 
-def test_closure_is_called_with_gradients_on():
+def test_the_closure_is_called_with_gradients_enabled():
     p = torch.nn.Parameter(torch.ones(3))
     sampler = lv.SGLD([p], lr=0.1, num_data=1, temperature=0.0)
 
@@ -300,12 +300,12 @@ def test_closure_is_called_with_gradients_on():
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if SAMPLERS[n].target != "none"])
-def test_noise_of_another_kind_is_refused(name):
+def test_unknown_noise_is_refused(name):
     with pytest.raises(ValueError, match="gaussian"):
         SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, noise="pink")
 
 
-def test_random_signs_move_every_weight_by_the_same_length():
+def test_rademacher_noise_moves_every_weight_by_the_same_distance():
     p = torch.nn.Parameter(torch.zeros(1000))
     p.grad = torch.zeros(1000)
     lv.SGLD([p], lr=0.5, num_data=4, noise="rademacher").step()
@@ -313,7 +313,7 @@ def test_random_signs_move_every_weight_by_the_same_length():
     assert 400 < int((p > 0).sum()) < 600
 
 
-def test_divergence_is_noticed_within_ten_steps():
+def test_divergence_is_detected_within_ten_steps():
     p = torch.nn.Parameter(torch.ones(3))
     sampler = lv.SGLD([p], lr=0.1, num_data=1)
     for grad in (0.0, math.inf, *[0.0] * 8):

@@ -37,7 +37,7 @@ def loss(objective, x, y):
     return objective.loss(x, y)
 
 
-def test_it_has_a_loss_parameters_and_the_number_of_data(objective):
+def test_it_has_a_scalar_loss_parameters_and_num_data(objective):
     x, y = toy_data(N, dtype=torch.float64)
     assert isinstance(objective, Objective)
     assert objective.num_data == N
@@ -52,13 +52,13 @@ def test_it_has_a_loss_parameters_and_the_number_of_data(objective):
 
 
 def test_the_loss_is_unbiased_over_mini_batches(objective):
-    """Batches that partition the data, each weighted by its size, average to the loss of all: the prior counts once."""
+    """The mean over a partition into batches is the loss of all data: the prior counts once."""
     x, y = toy_data(N, dtype=torch.float64)
     parts = torch.stack([loss(objective, x[i : i + 12], y[i : i + 12]) for i in range(0, N, 12)])
     torch.testing.assert_close(parts.mean(), loss(objective, x, y))
 
 
-def test_a_copy_has_parameters_of_its_own(objective):
+def test_a_copy_shares_no_parameters(objective):
     x, y = toy_data(N, dtype=torch.float64)
     other = copy.deepcopy(objective)
     torch.testing.assert_close(loss(other, x, y), loss(objective, x, y))
@@ -72,7 +72,7 @@ def test_fixed_tensors_are_not_trainable(objective):
     assert not set(objective.fixed_tensors()) & set(objective.trainable_parameters())
 
 
-def test_only_what_is_random_asks_to_be_seeded(objective):
+def test_stochastic_forward_is_true_if_the_loss_is_random(objective):
     x, y = toy_data(N, dtype=torch.float64)
     values = {float(objective.loss(x, y).detach()) for _ in range(3)}
     assert (len(values) > 1) == objective.stochastic_forward

@@ -1,7 +1,7 @@
-"""A new sampler is one file and one line: everything else follows from the registry.
+"""A new sampler takes one file and one line: everything else follows from the registry.
 
-A toy sampler, written to one file and registered, is looked for everywhere: exports, the command line, the citation, the
-contract tests, the support table, the gold benchmark and the stored run.
+A registered toy sampler must appear in the exports, on the command line, in the citations, the contract tests, the
+support table, the gold benchmark and a stored run.
 """
 
 import os
@@ -26,7 +26,7 @@ from langevin.samplers import SAMPLERS, Sampler
 
 @SAMPLERS.register
 class Toy(Sampler):
-    """Langevin dynamics, once more."""
+    """Langevin dynamics."""
 
     citation = "@misc{toy2026, title={A toy}}"
 
@@ -54,7 +54,7 @@ class Toy(Sampler):
 
 @pytest.fixture
 def toy(tmp_path):
-    """A folder with the sampler's one file; Python finds it there."""
+    """A directory with the sampler's file, to be added to PYTHONPATH."""
     (tmp_path / "toy_sampler.py").write_text(TOY)
     return tmp_path
 
@@ -73,7 +73,7 @@ def run(folder, code):
 
 
 def test_it_is_exported_cited_sampled_stored_and_loaded(toy):
-    said = run(
+    printed = run(
         toy,
         f"""
         import langevin as lv, torch
@@ -91,7 +91,7 @@ def test_it_is_exported_cited_sampled_stored_and_loaded(toy):
         print(lv.evaluate(more, (x, y)))
         """,
     )
-    assert "Toy: evaluation" in said
+    assert "Toy: evaluation" in printed
 
 
 def test_the_command_line_offers_it(toy):
@@ -100,23 +100,23 @@ def test_the_command_line_offers_it(toy):
     assert "toy2026" in run(toy, code.format("'cite', 'toy'"))
 
 
-def test_the_contract_tests_run_over_it(toy):
+def test_the_contract_tests_include_it(toy):
     collected = python(
         toy, "-m", "pytest", "-p", "toy_sampler", "-n", "0", "-q", "--collect-only", "-k", "toy", "tests/contract"
     )
     for test in (
         "test_ill_conditioned_gaussian[toy-1.0]",
         "test_order_of_convergence[toy]",
-        "test_groups_and_state_are_all_that_it_is[toy]",
-        "test_stacked_chains_are_the_single_ones[toy]",
+        "test_the_state_dict_is_complete[toy]",
+        "test_stacked_chains_equal_single_chains[toy]",
     ):
         assert test in collected
     chosen = "toy and (stepper or mechanics or order_of_convergence)"
     python(toy, "-m", "pytest", "-p", "toy_sampler", "-n", "0", "-q", "-k", chosen, "tests/contract")
 
 
-def test_the_support_table_and_the_gold_benchmark_have_a_row_for_it(toy):
-    said = run(
+def test_the_support_table_and_the_gold_benchmark_include_it(toy):
+    printed = run(
         toy,
         f"""
         from pathlib import Path
@@ -128,4 +128,4 @@ def test_the_support_table_and_the_gold_benchmark_have_a_row_for_it(toy):
         print("Toy" in page.read_text())
         """,
     )
-    assert said.split() == ["True", "True"]
+    assert printed.split() == ["True", "True"]

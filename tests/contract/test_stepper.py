@@ -1,12 +1,14 @@
-"""The contract of steppers: samplers, and plain torch optimizers beside them."""
+"""The contract of steppers: samplers and torch optimizers."""
 
 import copy
+import inspect
 from functools import partial
 
 import pytest
 import torch
 from torch.optim import Optimizer
 
+from langevin.inference.sample import sample
 from langevin.inference.steppers import OptimizerFactory, read_recipe, sampler_factory, write_recipe
 from langevin.samplers import SAMPLERS, Sampler
 from tests.helpers import toy_data, toy_posterior
@@ -45,7 +47,7 @@ def test_a_step_changes_the_parameters_in_place_from_their_gradients(name):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_groups_and_state_are_all_that_it_is(name):
+def test_the_state_dict_is_complete(name):
     posterior, stepper = made(name)
     take(posterior, stepper, 3)
     other, again = made(name)
@@ -57,21 +59,28 @@ def test_groups_and_state_are_all_that_it_is(name):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_a_manifest_can_name_it(name):
+def test_it_can_be_stored_in_a_manifest(name):
     recipe = write_recipe(FACTORIES[name])
     assert recipe is not None
     assert write_recipe(read_recipe(recipe)) == recipe
 
 
-def test_an_optimizer_does_not_pretend_to_be_a_sampler():
+def test_an_optimizer_is_not_wrapped_as_a_sampler():
     _, stepper = made("Adam")
     assert not isinstance(stepper, Sampler)
     assert type(stepper) is torch.optim.Adam
 
 
-def test_a_subclass_of_a_registered_sampler_is_not_stored_as_that():
+def test_a_subclass_of_a_registered_sampler_is_not_stored_under_its_name():
     class SGLD(SAMPLERS["sgld"]):
         pass
 
     assert write_recipe(partial(SGLD, lr=0.1)) is None
     assert write_recipe(partial(SAMPLERS["sgld"], lr=0.1)) == {"name": "SGLD", "options": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_no_option_of_a_sampler_has_the_name_of_an_option_of_sample(name):
+    """They stand side by side in one call: lv.sample(posterior, data, lv.SGLD, lr=0.1, steps=100)."""
+    own = set(inspect.signature(sample).parameters) - {"options"}
+    assert set(inspect.signature(SAMPLERS[name]).parameters) & own <= {"seed"}

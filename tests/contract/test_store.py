@@ -1,4 +1,4 @@
-"""One contract for every `SampleStore`, as the docstring of `langevin.storage.base` states it."""
+"""The contract of `SampleStore`, as stated in the docstring of `langevin.storage.base`, for every kind."""
 
 import math
 
@@ -20,7 +20,7 @@ KINDS = ["memory", "directory"]
 
 @pytest.fixture
 def make(tmp_path):
-    """A function that makes an empty store of a kind."""
+    """A factory of empty stores."""
     numbers = iter(range(100))
 
     def made(kind, **manifest):
@@ -62,7 +62,7 @@ def checkpoint(step, value=None, **values):
 # samples
 
 
-def test_read_gives_back_what_add_was_given(store):
+def test_read_returns_what_was_added(store):
     given = {
         "w": torch.tensor([1 / 3, -0.0, 1e-300], dtype=torch.float64),
         "b": torch.tensor(0.1),
@@ -92,7 +92,7 @@ def test_after_flush_every_added_sample_has_a_record(store):
     assert store.buffered() == 0
 
 
-def test_records_are_listed_chain_after_chain_in_the_order_of_steps(store):
+def test_records_are_sorted_by_chain_and_step(store):
     for chain, step in ((1, 4), (0, 2), (1, 8), (0, 1), (3, 1), (0, 9)):
         store.add(chain, step, sample(10.0 * chain + step), {})
         if step == 8:
@@ -104,7 +104,7 @@ def test_records_are_listed_chain_after_chain_in_the_order_of_steps(store):
 
 
 @pytest.mark.parametrize("flushed", [True, False], ids=["saved", "buffered"])
-def test_a_step_that_is_there_is_not_written_again(store, flushed):
+def test_an_existing_step_is_not_overwritten(store, flushed):
     for step in (1, 2):
         store.add(0, step, sample(1.0), {"loss": 1.0})
     if flushed:
@@ -118,7 +118,7 @@ def test_a_step_that_is_there_is_not_written_again(store, flushed):
 
 
 @pytest.mark.parametrize("every", [1, 2, 10], ids=lambda n: f"flushed every {n}")
-def test_keep_last_keeps_the_last_of_each_chain(make, kind, every):
+def test_keep_last_keeps_the_last_samples_of_each_chain(make, kind, every):
     store = make(kind, keep_last=3)
     for step in range(1, 11):
         for chain in (0, 1):
@@ -126,13 +126,13 @@ def test_keep_last_keeps_the_last_of_each_chain(make, kind, every):
         if step % every == 0:
             store.flush()
     assert values_in(store) == [(chain, step, step) for chain in (0, 1) for step in (8, 9, 10)]
-    store.add(0, 4, sample(99.0), {})  # a chain that repeats itself from an earlier checkpoint
+    store.add(0, 4, sample(99.0), {})  # a chain that repeats steps after resuming from an earlier checkpoint
     store.add(0, 9, sample(99.0), {})
     store.flush()
     assert values_in(store, 0) == [(0, 8, 8), (0, 9, 9), (0, 10, 10)]
 
 
-def test_a_sample_that_was_replaced_by_newer_ones_is_refused_by_name(make, kind):
+def test_reading_a_sample_that_keep_last_removed_is_refused(make, kind):
     store = make(kind, keep_last=1)
     store.add(0, 1, sample(1.0), {})
     store.flush()
@@ -144,7 +144,7 @@ def test_a_sample_that_was_replaced_by_newer_ones_is_refused_by_name(make, kind)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_is_refused_by_add(store, bad):
+def test_values_that_are_not_finite_are_refused(store, bad):
     store.add(0, 1, sample(1.0), {})
     for chain in (0, 1):
         with pytest.raises(FloatingPointError, match="b has a value that is not finite"):
@@ -153,7 +153,7 @@ def test_a_number_that_is_not_finite_is_refused_by_add(store, bad):
     assert values_in(store) == [(0, 1, 1)]
 
 
-def test_samples_go_through_the_storage_dtype(make, kind):
+def test_samples_are_stored_in_sample_dtype(make, kind):
     full, half = make(kind), make(kind, sample_dtype="float16")
     third = sample(1 / 3)
     for store in (full, half):
@@ -163,13 +163,13 @@ def test_samples_go_through_the_storage_dtype(make, kind):
     found = half.read(record)
     assert found["w"].dtype == torch.float64
     assert torch.equal(found["w"], third["w"].half().double())
-    assert torch.equal(found["count"], third["count"])  # integers are left as they are
+    assert torch.equal(found["count"], third["count"])  # integers are not converted
     assert (full.bytes_per_sample(), half.bytes_per_sample()) == (3 * 8 + 4 + 2 * 8, 3 * 2 + 2 + 2 * 8)
     with pytest.raises(lv.RunError, match="w has values beyond the range of float16; leave out sample_dtype"):
         half.add(0, 2, sample(1e5), {})
 
 
-def test_what_is_stored_and_what_is_read_are_copies(store):
+def test_stored_and_returned_tensors_are_copies(store):
     live = sample(0.0)
     for step in (1, 2):
         live["w"] += 1
@@ -181,7 +181,7 @@ def test_what_is_stored_and_what_is_read_are_copies(store):
     assert values_in(store) == [(0, 1, 1), (0, 2, 2)]
 
 
-def test_rows_that_follow_one_another_are_read_together(store):
+def test_consecutive_records_are_read_as_a_stack(store):
     for step in range(1, 6):
         store.add(0, step, sample(step), {})
     store.flush()
@@ -194,7 +194,7 @@ def test_rows_that_follow_one_another_are_read_together(store):
 # checkpoints
 
 
-def test_the_newest_checkpoint_replaces_the_one_before(store):
+def test_a_checkpoint_replaces_the_previous_one(store):
     store.write_checkpoint({0: checkpoint(5, a=1), 1: checkpoint(5)})
     store.write_checkpoint({1: checkpoint(9, a=[1, {"b": None}])})
     store.write_checkpoint({0: checkpoint(7)})
@@ -214,7 +214,7 @@ def test_a_checkpoint_flushes_samples_first(store):
     assert store.buffered() == 0
 
 
-def test_a_checkpoint_refers_to_no_memory_that_changes(store):
+def test_checkpoints_are_copies(store):
     live, values = checkpoint(5), {"groups": [{"lr": 0.1}]}
     store.write_checkpoint({0: Checkpoint(5, live.tensors, values)})
     live.tensors["weights/w"].fill_(1.0)
@@ -227,7 +227,7 @@ def test_a_checkpoint_refers_to_no_memory_that_changes(store):
     assert again.values == {"groups": [{"lr": 0.1}]}
 
 
-def test_dropped_checkpoints_are_gone_and_the_others_stay(store):
+def test_dropping_a_checkpoint_keeps_the_others(store):
     store.write_checkpoint({0: checkpoint(5), 1: checkpoint(5), 2: checkpoint(5, 50)})
     store.write_checkpoint({0: checkpoint(9)})
     store.drop_checkpoints([1])
@@ -239,10 +239,10 @@ def test_dropped_checkpoints_are_gone_and_the_others_stay(store):
     assert store.checkpoint_steps() == {}
 
 
-# the rest
+# other tensors, locks, copies
 
 
-def test_fixed_tensors_are_kept_by_name(store):
+def test_fixed_tensors_are_stored_by_name(store):
     live = torch.arange(4)
     store.write_fixed({"mask": live})
     store.write_fixed({"mean": torch.zeros(2)}, "statistics")
@@ -253,7 +253,7 @@ def test_fixed_tensors_are_kept_by_name(store):
         store.fixed("other")
 
 
-def test_a_store_is_written_while_it_is_held(store):
+def test_a_store_can_be_written_while_it_is_locked(store):
     with store.writing([0]):
         store.add(0, 1, sample(1.0), {})
         store.heartbeat([0], 1)
@@ -269,7 +269,7 @@ def test_a_store_is_written_while_it_is_held(store):
 
 
 @pytest.mark.parametrize("target", KINDS)
-def test_a_copy_of_a_store_has_all_of_it(make, kind, target):
+def test_a_copy_of_a_store_is_complete(make, kind, target):
     entries = {"keep_last": 4, "sample_dtype": "bfloat16", "tags": {"a": [1]}}
     source, copied = make(kind, **entries), make(target, **entries)
     for chain in (0, 2):

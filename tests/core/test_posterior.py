@@ -12,18 +12,18 @@ from tests.helpers import toy_data, toy_model, toy_posterior
 
 
 def test_the_likelihood_is_rescaled_and_the_prior_counts_once():
-    """The mean of Û over all batches of a partition is U, and Û/N is what loss gives."""
+    """The mean of Û over a partition into batches is U, and `loss` is Û/N."""
     x, y = toy_data()
     posterior = toy_posterior()
     log_likelihood = torch.log_softmax(posterior.model(x), 1).gather(1, y[:, None]).sum()
     log_prior = sum(Normal(0.0, 1.0).log_prob(p).sum() for p in posterior.parameters())
     energy = -log_likelihood - log_prior
     torch.testing.assert_close(posterior.loss(x, y) * 60, energy)
-    pieces = [posterior.loss(x[i : i + 10], y[i : i + 10]) * 60 for i in range(0, 60, 10)]
-    torch.testing.assert_close(torch.stack(pieces).mean(), energy)
+    batches = [posterior.loss(x[i : i + 10], y[i : i + 10]) * 60 for i in range(0, 60, 10)]
+    torch.testing.assert_close(torch.stack(batches).mean(), energy)
 
 
-def test_the_weight_multiplies_the_likelihood_alone():
+def test_the_weight_multiplies_only_the_likelihood():
     x, y = toy_data()
     full, half = toy_posterior(), toy_posterior(weight=0.5)
     prior = full.log_prior() / 60
@@ -38,7 +38,7 @@ def test_the_weight_multiplies_the_likelihood_alone():
         (lv.priors.StudentT(df=4.0, scale=0.7), stats.t(4.0, scale=0.7)),
     ],
 )
-def test_priors_are_the_densities_they_are_called(prior, reference):
+def test_priors_agree_with_scipy(prior, reference):
     theta = torch.randn(3, 4, dtype=torch.float64)
     assert float(prior.log_prob(theta)) == pytest.approx(float(reference.logpdf(theta.numpy()).sum()))
 
@@ -60,14 +60,14 @@ def test_group_laplace_is_normalized(d):
     assert total == pytest.approx(1.0, abs=1e-3)
 
 
-def test_group_laplace_groups_are_rows():
+def test_the_groups_of_group_laplace_are_rows():
     w = torch.randn(3, 2, 2, 2)
     expected = w.flatten(1).norm(dim=1).sum() / 5.0
     constant = lv.priors.GroupLaplace(5.0).log_prob(torch.zeros(3, 2, 2, 2))
     torch.testing.assert_close(constant - lv.priors.GroupLaplace(5.0).log_prob(w), expected)
 
 
-def test_unit_direction_energy():
+def test_the_energy_of_unit_direction():
     phi = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
     assert float(lv.priors.UnitDirection().log_prob(phi)) == pytest.approx(-1.5 * 9)
 
@@ -81,7 +81,7 @@ def test_gradients_are_finite_where_a_prior_is_not_smooth(prior):
     assert torch.equal(w.grad, torch.zeros(3, 4))
 
 
-def test_priors_by_name_and_the_wrappers_in_front_of_names():
+def test_priors_match_parameter_names_without_wrapper_prefixes():
     prior = {"*.bias": lv.priors.Gaussian(2.0), "*": lv.priors.Gaussian(1.0)}
     posterior = toy_posterior()
     posterior = lv.Posterior(toy_model(), lv.likelihoods.Categorical(), prior, num_data=60)
@@ -95,7 +95,7 @@ def test_priors_by_name_and_the_wrappers_in_front_of_names():
         lv.Posterior(toy_model(), lv.likelihoods.Categorical(), {"*.weight": lv.priors.Gaussian()}, num_data=60)
 
 
-def test_categorical_and_bernoulli_and_gaussian_log_probabilities():
+def test_log_prob_of_likelihoods_agrees_with_torch():
     logits, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     torch.testing.assert_close(
         lv.likelihoods.Categorical().log_prob(logits, y), torch.distributions.Categorical(logits=logits).log_prob(y)
@@ -117,7 +117,7 @@ def test_sampled_noise_belongs_to_the_posterior_not_to_the_model():
     )
     assert "likelihood.log_std" in posterior.trainable_parameters()
     assert len(list(posterior.model.parameters())) == 2
-    x, y = torch.randn(5, 2), torch.randn(5)  # a target of shape (5,) beside outputs (5, 1) must not broadcast
+    x, y = torch.randn(5, 2), torch.randn(5)  # a target of shape (5,) and outputs (5, 1) must not broadcast
     posterior.loss(x, y).backward()
     assert torch.isfinite(posterior.likelihood.log_std.grad)
     torch.testing.assert_close(
@@ -148,7 +148,7 @@ def test_inputs_may_be_tuples_and_dicts():
     assert torch.equal(posterior.loss((a, b), y), posterior.loss({"b": b, "a": a}, y))
 
 
-def test_a_part_of_the_parameters_can_be_sampled():
+def test_a_subset_of_the_parameters_can_be_sampled():
     model = toy_model()
     posterior = toy_posterior(model, sampled="2.*")
     assert list(posterior.trainable_parameters()) == ["2.weight", "2.bias"]
@@ -162,7 +162,7 @@ def bad_model(layer):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: toy_posterior(n=0), "num_data is the number of training examples"),
         (lambda: toy_posterior(n=2.5), "num_data is the number of training examples"),
@@ -176,12 +176,12 @@ def bad_model(layer):
         (lambda: lv.priors.PerParameter({"*": 3}), "has no log_prob"),
         (lambda: lv.priors.Gaussian(0.0), "std must be positive"),
         (lambda: lv.priors.StudentT(df=-1.0), "df must be positive"),
-        (lambda: lv.likelihoods.Gaussian(0.0), "noise must be positive"),
+        (lambda: lv.likelihoods.Gaussian(0.0), "standard deviation must be positive"),
         (lambda: lv.cyclical(0), "at least one step"),
     ],
 )
-def test_bad_input_is_refused(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -191,7 +191,7 @@ def test_num_data_has_no_default():
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "output", "target", "words"),
+    ("likelihood", "output", "target", "message"),
     [
         (
             lv.likelihoods.Categorical(),
@@ -202,13 +202,13 @@ def test_num_data_has_no_default():
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.tensor([0, -100, 1, 2]), "found label -100"),
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4, 3), "integer class labels"),
         (lv.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(4), "integer class labels"),
-        (lv.likelihoods.Bernoulli(), torch.zeros(4, 3), torch.zeros(4), "one logit an example"),
+        (lv.likelihoods.Bernoulli(), torch.zeros(4, 3), torch.zeros(4), "one logit per example"),
         (lv.likelihoods.Bernoulli(), torch.zeros(4), torch.zeros(5), "same number of values"),
         (lv.likelihoods.Gaussian(1.0), torch.zeros(4, 2), torch.zeros(4), "same number of values"),
     ],
 )
-def test_bad_targets_are_refused(likelihood, output, target, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_targets_are_refused(likelihood, output, target, message):
+    with pytest.raises(ValueError, match=message):
         likelihood.log_prob(output, target)
 
 
@@ -223,7 +223,7 @@ def test_a_likelihood_that_reduces_over_the_batch_is_refused():
 
 
 @pytest.mark.parametrize(("layer", "kind"), [(nn.BatchNorm1d(5), "batchnorm"), (nn.Dropout(0.5), "dropout")])
-def test_batchnorm_and_dropout_are_warned_of(layer, kind):
+def test_batchnorm_and_dropout_give_a_warning(layer, kind):
     with pytest.warns(UserWarning, match="Layer '1'"):
         posterior = toy_posterior(bad_model(layer))
     assert [layer.kind for layer in posterior.incompatible_layers()] == [kind]
@@ -231,7 +231,7 @@ def test_batchnorm_and_dropout_are_warned_of(layer, kind):
     assert not toy_posterior(bad_model(nn.Dropout(0.0))).incompatible_layers()
 
 
-def test_priors_for_models():
+def test_default_priors_of_models():
     net = lv.models.make("resnet++", depth=8, width=4)
     prior = lv.priors.default(net)
     for name, _ in net.named_parameters():
@@ -248,8 +248,8 @@ def test_priors_for_models():
     assert prior.for_parameter("likelihood.log_std") == lv.priors.Gaussian(1.0)
 
 
-def test_a_fan_in_prior_keeps_the_size_of_activations():
-    """Networks drawn from it neither explode nor vanish with depth."""
+def test_a_fan_in_prior_preserves_the_scale_of_activations():
+    """Activations of networks drawn from it neither explode nor vanish with depth."""
     model = lv.models.MLP(100, 100, widths=(100,) * 8, bias=False)
     prior = lv.priors.fan_in(model)
     generator = torch.Generator().manual_seed(0)
@@ -261,13 +261,13 @@ def test_a_fan_in_prior_keeps_the_size_of_activations():
 
 
 class Wider(lv.priors.Gaussian):
-    """A user's own prior, with the library's as its base."""
+    """A custom prior that subclasses the library's."""
 
     def log_prob(self, parameter):
         return -parameter.abs().sum()
 
 
-@pytest.mark.parametrize("width", [5, 9000])  # joined, and in one pass for each
+@pytest.mark.parametrize("width", [5, 9000])  # concatenated, and one pass per tensor
 @pytest.mark.parametrize(
     "prior",
     [
@@ -278,7 +278,7 @@ class Wider(lv.priors.Gaussian):
         Wider(0.5),
     ],
 )
-def test_the_loss_and_its_plain_form_agree_in_value_gradient_and_curvature(prior, width):
+def test_loss_and_forward_agree_in_value_gradient_and_curvature(prior, width):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3)).double()
     posterior = lv.Posterior(model, lv.likelihoods.Categorical(), prior, num_data=60, weight=0.5)

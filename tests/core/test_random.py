@@ -14,13 +14,13 @@ KEY = {"seed": 5, "chain": 2, "step": 7}
 
 @settings(max_examples=40, deadline=None)
 @given(start=st.integers(0, 3 * random.BLOCK), count=st.integers(1, 500), dtype=st.sampled_from(["float32", "float64"]))
-def test_any_stretch_is_a_part_of_the_whole(start, count, dtype):
+def test_any_range_of_normals_is_a_slice_of_the_stream(start, count, dtype):
     whole = random.normal(3 * random.BLOCK + 500, dtype=getattr(torch, dtype), **KEY)
     part = random.normal(count, start=start, dtype=getattr(torch, dtype), **KEY)
     assert torch.equal(part, whole[start : start + count])
 
 
-def test_the_same_integers_give_the_same_numbers_whatever_was_drawn_between():
+def test_the_same_integers_give_the_same_numbers_after_other_draws():
     first = random.normal(100, **KEY)
     torch.manual_seed(3)
     torch.randn(10)
@@ -29,7 +29,7 @@ def test_the_same_integers_give_the_same_numbers_whatever_was_drawn_between():
 
 
 @pytest.mark.parametrize("changed", [{"seed": 6}, {"chain": 3}, {"step": 8}, {"start": random.BLOCK}, {"stream": 4}])
-def test_other_integers_give_independent_numbers(changed):
+def test_different_integers_give_independent_normals(changed):
     a = random.normal(20_000, **KEY).double()
     b = random.normal(20_000, **{**KEY, **changed}).double()
     correlation = float((a * b).mean())
@@ -44,7 +44,7 @@ def test_numbers_are_standard_normal(dtype):
     assert stats.kstest(across_steps, "norm").pvalue > 1e-3
 
 
-def test_nothing_global_is_touched():
+def test_the_global_generator_is_not_changed():
     torch.manual_seed(0)
     expected = torch.randn(3)
     torch.manual_seed(0)
@@ -53,7 +53,7 @@ def test_nothing_global_is_touched():
     assert torch.equal(torch.randn(3), expected)
 
 
-def test_subsets_are_without_replacement_uniform_and_independent_of_each_other():
+def test_subsets_are_without_replacement_and_uniform():
     counts = np.zeros(20)
     for step in range(4000):
         subset = random.random_subset(20, 5, seed=1, chain=0, step=step)
@@ -77,13 +77,13 @@ def test_threads_do_not_share_state():
 
 @settings(max_examples=60, deadline=None)
 @given(start=st.integers(0, 3000), count=st.integers(1, 700), dtype=st.sampled_from(["float32", "float64"]))
-def test_any_stretch_of_signs_is_a_part_of_the_whole(start, count, dtype):
+def test_any_range_of_signs_is_a_slice_of_the_stream(start, count, dtype):
     whole = random.rademacher(4000, dtype=getattr(torch, dtype), **KEY)
     part = random.rademacher(count, start=start, dtype=getattr(torch, dtype), **KEY)
     assert torch.equal(part, whole[start : start + count])
-    room = torch.empty(count, dtype=getattr(torch, dtype))
-    assert random.rademacher(count, start=start, out=room, **KEY) is room
-    assert torch.equal(part, room)
+    out = torch.empty(count, dtype=getattr(torch, dtype))
+    assert random.rademacher(count, start=start, out=out, **KEY) is out
+    assert torch.equal(part, out)
 
 
 def test_signs_are_fair_and_independent():
@@ -99,13 +99,13 @@ def test_signs_are_fair_and_independent():
 
 
 @pytest.mark.parametrize("changed", [{"seed": 6}, {"chain": 3}, {"step": 8}, {"start": 64}, {"stream": 4}])
-def test_other_integers_give_independent_signs(changed):
+def test_different_integers_give_independent_signs(changed):
     a = random.rademacher(20_000, **KEY).double()
     b = random.rademacher(20_000, **{**KEY, **changed}).double()
     assert abs(float((a * b).mean())) < 4 / math.sqrt(20_000)
 
 
-def test_the_number_of_threads_changes_no_number():
+def test_numbers_do_not_depend_on_the_number_of_threads():
     before = torch.get_num_threads()
     drawn = []
     try:

@@ -1,4 +1,4 @@
-"""The data sets: read correctly from files that these tests make, and, where LANGEVIN_DATA has them, from the real."""
+"""The data sets, read from synthetic files and, if LANGEVIN_DATA has them, from the published ones."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ def _one_thread():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of data; `put` writes a file there and registers its digest."""
+    """An empty data directory; `put` writes a file there and registers its digest."""
     registry = dict(files._registry())
 
     def put(path: str, content: bytes) -> None:
@@ -73,7 +73,7 @@ def test_the_mnist_family_is_read_from_idx_files(folder, name):
     assert own == (((0.2860,), (0.3530,)) if name == "fashion-mnist" else ((0.1307,), (0.3081,)))
 
 
-def test_an_idx_file_that_is_none_is_refused(tmp_path):
+def test_an_invalid_idx_file_is_refused(tmp_path):
     for content in (b"", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x05abc"):
         (tmp_path / "file.gz").write_bytes(gzip.compress(content))
         with pytest.raises(ValueError, match="not an idx file"):
@@ -94,7 +94,7 @@ def test_projected_mnist_is_pixels_times_one_normal_matrix(folder):
     train, test = (data.load("mnist-projected", split) for split in ("train", "test"))
     assert [len(train), len(test)] == [1_024, 1_000]
     pixels = [torch.from_numpy(made[s][0] / 255).flatten(1) for s in ("train", "test")]
-    # 1,024 + 1,000 examples determine the 784 × 10 matrix: it is one matrix for both, of standard normal numbers.
+    # 1,024 + 1,000 examples determine the 784 × 10 matrix: one standard normal matrix for both splits.
     both = torch.cat([pixels[0][:1_024], pixels[1]])
     outputs = torch.cat([train.tensors[0], test.tensors[0]]).double()
     matrix = torch.linalg.lstsq(both, outputs).solution
@@ -159,7 +159,7 @@ def test_mushroom_has_one_feature_for_each_category(folder):
     assert every.tensors[1].tolist() == [1, 0, 0]
 
 
-def test_mushroom_train_and_test_part_the_rows(folder):
+def test_mushroom_train_and_test_partition_the_rows(folder):
     folder("mushroom/agaricus-lepiota.data", "\n".join(f"p,{i // 91},{i % 91}" for i in range(8_124)).encode())
     parts = [data.load("mushroom", split).tensors[0] for split in ("train", "test")]
     assert [len(part) for part in parts] == [6_499, 1_625]
@@ -170,7 +170,7 @@ def test_mushroom_train_and_test_part_the_rows(folder):
 def yacht(folder):
     rng = np.random.default_rng(0)
     table = rng.normal(3, 2, (20, 4))
-    table[:, 1] = 7.0  # a feature that never varies
+    table[:, 1] = 7.0  # a constant feature
     rows = {"train": [3, 1, 4, 15, 9, 2, 6], "test": [5, 8, 0]}
     text = "\n".join(" \t".join(map(repr, map(float, row))) + " " for row in table)
     folder("uci/yacht/data.txt", text.encode())
@@ -215,7 +215,7 @@ def test_binary_logistic_labels_follow_omega_true():
     torch.testing.assert_close(torch.cov(x.T), torch.eye(3), atol=0.05, rtol=0)
 
 
-def test_binary_logistic_is_reproducible_and_its_parts_differ():
+def test_binary_logistic_is_reproducible_and_its_splits_differ():
     paper = data.load("binary-logistic", features=64)
     assert paper.tensors[0].shape == (1_000, 64)
     assert paper.omega_true.tolist() == [16.0] + [0.0] * 63
@@ -227,7 +227,7 @@ def test_binary_logistic_is_reproducible_and_its_parts_differ():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_digits_are_split_once_and_for_all_with_equal_shares():
+def test_the_split_of_digits_is_fixed_and_stratified():
     train, test = data.load("digits", "train"), data.load("digits", "test")
     assert [len(train), len(test)] == [1_437, 360]
     import sklearn.datasets
@@ -275,25 +275,25 @@ def test_bad_options_are_refused_with_the_corrected_call(folder, name, options, 
         data.load(name, **options)
 
 
-def test_an_unknown_set_of_uci_is_refused():
+def test_an_unknown_uci_data_set_is_refused():
     with pytest.raises(ValueError, match='uci\\("yacht"\\)'):
         data.uci("boston")
 
 
-def test_missing_data_say_which_file_and_how_to_get_it(folder):
+def test_missing_data_raise_with_instructions(folder):
     for name in ("mnist", "cifar10", "mushroom", "yacht"):
         with pytest.raises(FileNotFoundError, match="set LANGEVIN_DATA=DIR"):
             data.load(name)
 
 
-def test_importing_costs_no_heavy_import():
+def test_importing_models_and_data_imports_nothing_heavy():
     script = "import sys, langevin.models, langevin.data; print([m for m in HEAVY if m in sys.modules])"
     script = f"HEAVY = ('sklearn', 'pooch', 'requests', 'matplotlib', 'scipy', 'PIL')\n{script}"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 
-# Numbers of rows, shape of an input, number of classes or None: those that the publications give.
+# Numbers of rows, shape of an input, number of classes or None, as published.
 PUBLISHED = {
     "mnist": ((60_000, 10_000), (1, 28, 28), 10),
     "fashion-mnist": ((60_000, 10_000), (1, 28, 28), 10),
@@ -339,7 +339,7 @@ def test_the_published_data_are_as_published(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, shape, _) in PUBLISHED.items() if len(shape) == 1][1:])
-def test_the_published_splits_part_the_rows(name):
+def test_the_published_splits_partition_the_rows(name):
     if not (Path(REAL) / f"uci/{name}/data.txt").exists() or not REAL:
         pytest.skip("LANGEVIN_DATA does not have it")
     rows = sum(len(data.load(name, split)) for split in ("train", "test"))

@@ -1,4 +1,4 @@
-"""Finding, downloading and checking files, against a local HTTP server that can be made to misbehave."""
+"""Finding, downloading and verifying files, against a local HTTP server with injected faults."""
 
 import hashlib
 import http.server
@@ -18,11 +18,11 @@ from langevin.data import files
 CONTENT = os.urandom(300_000)
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 PATH = "mnist/things.gz"
-PIECE = 1 << 16  # what is read at a time: less than that is lost when a connection is cut
+CHUNK = 1 << 16  # read size: an incomplete chunk is lost when a connection is dropped
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT. `cuts`: after how many bytes to drop each of the next connections; `ranges`: obey Range."""
+    """Serves CONTENT. `cuts`: bytes after which each of the next connections is dropped; `ranges`: support Range."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -87,7 +87,7 @@ def test_a_missing_file_is_downloaded_once_and_then_found(cache, server):
     assert not leftovers(cache)
 
 
-def test_the_users_folder_comes_first(cache, server, tmp_path, monkeypatch):
+def test_the_users_directory_has_priority(cache, server, tmp_path, monkeypatch):
     monkeypatch.setenv("LANGEVIN_DATA", str(tmp_path / "mine"))
     mine = tmp_path / "mine" / PATH
     mine.parent.mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_the_users_folder_comes_first(cache, server, tmp_path, monkeypatch):
     assert server.requests == []
 
 
-def test_a_changed_file_in_the_users_folder_is_an_error_not_a_download(cache, server, tmp_path, monkeypatch):
+def test_a_modified_file_in_the_users_directory_is_an_error_not_a_download(cache, server, tmp_path, monkeypatch):
     monkeypatch.setenv("LANGEVIN_DATA", str(tmp_path / "mine"))
     mine = tmp_path / "mine" / PATH
     mine.parent.mkdir(parents=True)
@@ -113,14 +113,14 @@ def test_a_changed_file_in_the_users_folder_is_an_error_not_a_download(cache, se
     assert server.requests == []
 
 
-def test_a_users_folder_that_is_none_is_an_error(cache, monkeypatch, tmp_path):
+def test_a_missing_users_directory_is_an_error(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("LANGEVIN_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"LANGEVIN_DATA=.*nowhere is not a folder"):
+    with pytest.raises(ValueError, match=r"LANGEVIN_DATA=.*nowhere is not a directory"):
         files.fetch(PATH)
 
 
-def test_a_damaged_file_in_the_cache_is_downloaded_again(cache, server):
-    files.fetch(PATH).write_bytes(b"damaged")
+def test_a_corrupted_file_in_the_cache_is_downloaded_again(cache, server):
+    files.fetch(PATH).write_bytes(b"corrupted")
     assert files.fetch(PATH).read_bytes() == CONTENT
     assert len(server.requests) == 2
 
@@ -144,39 +144,39 @@ def test_a_download_with_the_wrong_digest_is_refused_and_leaves_nothing(cache, s
     assert files.fetch(PATH).read_bytes() == CONTENT
 
 
-def test_a_cut_connection_is_resumed_within_the_call(cache, server):
-    server.cuts = [2 * PIECE]
+def test_a_dropped_connection_is_resumed_within_the_call(cache, server):
+    server.cuts = [2 * CHUNK]
     assert files.fetch(PATH).read_bytes() == CONTENT
-    assert server.requests == [None, f"bytes={2 * PIECE}-"]
+    assert server.requests == [None, f"bytes={2 * CHUNK}-"]
     assert not leftovers(cache)
 
 
 def test_a_download_that_failed_is_resumed_by_the_next_call(cache, server):
-    server.cuts = [PIECE, PIECE, PIECE]
+    server.cuts = [CHUNK, CHUNK, CHUNK]
     with pytest.raises(FileNotFoundError, match=r"things\.gz"):
         files.fetch(PATH)
     assert not (cache / PATH).exists()
-    assert (cache / f"{PATH}.part").stat().st_size == 3 * PIECE
+    assert (cache / f"{PATH}.part").stat().st_size == 3 * CHUNK
     assert files.fetch(PATH).read_bytes() == CONTENT
-    assert server.requests == [None, *(f"bytes={i * PIECE}-" for i in (1, 2, 3))]
+    assert server.requests == [None, *(f"bytes={i * CHUNK}-" for i in (1, 2, 3))]
     assert not leftovers(cache)
 
 
-def test_a_server_that_knows_no_ranges_begins_again(cache, server):
+def test_a_server_without_ranges_starts_from_zero(cache, server):
     server.ranges = False
-    server.cuts = [2 * PIECE]
+    server.cuts = [2 * CHUNK]
     assert files.fetch(PATH).read_bytes() == CONTENT
-    assert server.requests == [None, f"bytes={2 * PIECE}-"]
+    assert server.requests == [None, f"bytes={2 * CHUNK}-"]
 
 
-def test_a_part_that_is_longer_than_the_file_is_thrown_away(cache, server):
+def test_a_partial_file_longer_than_the_file_is_deleted(cache, server):
     (cache / "mnist").mkdir(parents=True)
     (cache / f"{PATH}.part").write_bytes(CONTENT + b"more")
     assert files.fetch(PATH).read_bytes() == CONTENT
     assert server.requests == ["bytes=300004-", None]
 
 
-def test_a_passing_error_of_the_server_keeps_what_was_downloaded(cache, server):
+def test_a_transient_server_error_preserves_the_partial_file(cache, server):
     (cache / "mnist").mkdir(parents=True)
     (cache / f"{PATH}.part").write_bytes(CONTENT[:1000])
     server.status = 503
@@ -192,7 +192,7 @@ def test_the_next_server_is_tried(cache, server, monkeypatch):
     assert files.fetch(PATH).read_bytes() == CONTENT
 
 
-def test_offline_the_error_names_file_places_and_remedy(cache, tmp_path, monkeypatch):
+def test_the_offline_error_names_file_locations_and_remedy(cache, tmp_path, monkeypatch):
     monkeypatch.setitem(files.SOURCES, "mnist", ("http://127.0.0.1:9/",))
     monkeypatch.setenv("LANGEVIN_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError) as info:
@@ -207,7 +207,7 @@ def test_offline_the_error_names_file_places_and_remedy(cache, tmp_path, monkeyp
 
 @pytest.fixture
 def read_only(cache, monkeypatch):
-    """A cache folder that this process may read and not write, also if the tests run as root."""
+    """A cache directory that is read-only for this process, also if the tests run as root."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     monkeypatch.setenv("LANGEVIN_CACHE", str(folder))
@@ -271,7 +271,7 @@ def test_several_processes_share_one_download(cache, server):
     assert server.requests == [None]
 
 
-def test_progress_is_shown_and_counts_what_was_there(cache, server, monkeypatch):
+def test_progress_is_shown_and_includes_the_partial_file(cache, server, monkeypatch):
     import tqdm
 
     bars = []
@@ -282,11 +282,11 @@ def test_progress_is_shown_and_counts_what_was_there(cache, server, monkeypatch)
             bars.append(self)
 
     monkeypatch.setattr(tqdm, "tqdm", Bar)
-    server.cuts = [2 * PIECE]
+    server.cuts = [2 * CHUNK]
     files.fetch(PATH)
     assert [(bar.desc, bar.total, bar.initial, bar.n) for bar in bars] == [
-        ("things.gz", 300_000, 0, 2 * PIECE),
-        ("things.gz", 300_000, 2 * PIECE, 300_000),
+        ("things.gz", 300_000, 0, 2 * CHUNK),
+        ("things.gz", 300_000, 2 * CHUNK, 300_000),
     ]
 
 
@@ -297,7 +297,7 @@ def test_every_registered_file_has_digests_and_a_source():
         for digest in digests:
             algorithm, _, value = digest.partition(":")
             assert len(value) == {"sha256": 64, "md5": 32}[algorithm], path
-        if "cifar-10-batches-bin" not in path:  # those come in the archive
+        if "cifar-10-batches-bin" not in path:  # those are in the archive
             assert all(url.startswith("http") for url in files._urls(path)), path
 
 

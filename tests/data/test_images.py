@@ -1,4 +1,4 @@
-"""Images: bytes in, normalized floats out, one example or a batch; augmentation that message what it does."""
+"""Images: uint8 in, normalized floats out, one example or a batch; augmentation that warns about the likelihood."""
 
 import pickle
 import warnings
@@ -18,12 +18,12 @@ def _seeded():
 
 
 def random_images(n=6, channels=3, size=10):
-    # No two pixels of a channel are alike and none is 0, so that a shift or a flip can be recognized.
+    # The pixels of a channel are distinct and not 0, so that a shift or a flip can be recognized.
     pixels = torch.stack([torch.randperm(255)[: size * size] + 1 for _ in range(n * channels)])
     return pixels.view(n, channels, size, size).to(torch.uint8), torch.arange(n)
 
 
-def test_pixels_are_normalized_by_channel_when_read():
+def test_pixels_are_normalized_per_channel_when_read():
     x, y = random_images()
     mean, std = (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)
     data = ImageDataset(x, y, (mean, std), white=16)
@@ -42,7 +42,7 @@ def test_unit_normalization_is_zero_to_one():
     torch.testing.assert_close(ImageDataset(x, torch.zeros(1))[0][0].flatten(), torch.tensor([0.0, 0.2, 1.0]))
 
 
-def test_every_way_of_reading_gives_the_same():
+def test_all_ways_of_reading_agree():
     x, y = random_images()
     data = ImageDataset(x, y)
     everything, labels = data.tensors
@@ -64,7 +64,7 @@ def test_every_way_of_reading_gives_the_same():
 
 
 def variants(image, crop, flip):
-    """All bytes images that augmentation may make of one, (number, channels, height, width)."""
+    """All possible augmentations of an image, (number, channels, height, width)."""
     size = image.shape[-1]
     padded = torch.zeros(image.shape[0], size + 8, size + 8, dtype=torch.uint8)
     padded[:, 4:-4, 4:-4] = image
@@ -74,7 +74,7 @@ def variants(image, crop, flip):
 
 
 @pytest.mark.parametrize("augment", [("crop",), ("flip",), ("crop", "flip")])
-def test_augmentation_makes_each_variant_equally_often_and_no_other(augment):
+def test_augmentation_is_uniform_over_the_variants(augment):
     x, y = random_images(n=3)
     with pytest.warns(UserWarning, match="not independent"):
         data = ImageDataset(x, y, augment=augment)
@@ -92,7 +92,7 @@ def test_augmentation_makes_each_variant_equally_often_and_no_other(augment):
         assert chi2 < k + 5 * (2 * k) ** 0.5 + 5
 
 
-def test_augmentation_draws_from_torchs_global_generator_alone():
+def test_augmentation_draws_from_the_global_generator_of_torch_only():
     x, y = random_images()
     with pytest.warns(UserWarning, match="not independent"):
         data = ImageDataset(x, y, augment=("crop", "flip"))
@@ -109,7 +109,7 @@ def test_augmentation_draws_from_torchs_global_generator_alone():
     assert one.shape == (3, 10, 10)
 
 
-def test_augmentation_warns_once_and_keeps_the_number_of_data():
+def test_augmentation_warns_once_and_does_not_change_the_number_of_data():
     x, y = random_images()
     with pytest.warns(UserWarning, match=r"num_data=len\(data\)") as caught:
         data = [ImageDataset(x, y, augment=("flip",)) for _ in range(2)]
@@ -120,7 +120,7 @@ def test_augmentation_warns_once_and_keeps_the_number_of_data():
         ImageDataset(x, y)
 
 
-def test_augmented_data_have_no_tensors_to_be_indexed_past_the_augmentation():
+def test_augmented_data_have_no_tensors():
     x, y = random_images()
     with pytest.warns(UserWarning, match="not independent"):
         data = ImageDataset(x, y, augment=("flip",))
@@ -153,6 +153,6 @@ def test_bad_options_are_refused_with_the_corrected_call(options, advice):
         (torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.zeros(4)),
     ],
 )
-def test_tensors_that_are_no_images_are_refused(x, y):
+def test_tensors_that_are_not_images_are_refused(x, y):
     with pytest.raises(ValueError, match="expected uint8 images"):
         ImageDataset(x, y)

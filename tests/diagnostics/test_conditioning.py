@@ -8,10 +8,10 @@ import langevin as lv
 from langevin.diagnostics.curvature import conditioning
 
 
-def regression(scales, n=200, turned=False):
-    """Inputs with XᵀX/n = diag(scales²), or that turned, and unit noise: it is the Fisher matrix."""
+def regression(scales, n=200, rotated=False):
+    """Inputs with XᵀX/n = diag(scales²), or that rotated, and unit noise: it is the Fisher matrix."""
     x = torch.linalg.qr(torch.randn(n, len(scales), dtype=torch.float64)).Q * math.sqrt(n) * torch.tensor(scales)
-    if turned:
+    if rotated:
         x = x @ torch.linalg.qr(torch.randn(len(scales), len(scales), dtype=torch.float64)).Q
     posterior = lv.Posterior(
         nn.Linear(len(scales), 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n
@@ -19,7 +19,7 @@ def regression(scales, n=200, turned=False):
     return posterior, (x.float(), (x @ torch.ones(len(scales), 1).double()).float())
 
 
-def test_the_condition_of_a_known_fisher():
+def test_the_condition_number_of_a_known_fisher_matrix():
     posterior, data = regression([1.0, 10.0, 3.0])
     found = conditioning(posterior, data)
     assert found.eigenvalues.tolist() == pytest.approx([1, 9, 100], rel=1e-5)
@@ -28,11 +28,11 @@ def test_the_condition_of_a_known_fisher():
     assert conditioning(posterior, data, damping=10).condition == pytest.approx(110 / 11, rel=1e-5)
 
 
-def test_the_right_preconditioner_makes_it_one():
-    posterior, data = regression([1.0, 10.0, 3.0], turned=True)
+def test_the_exact_preconditioner_makes_it_one():
+    posterior, data = regression([1.0, 10.0, 3.0], rotated=True)
     for preconditioner in (lv.preconditioners.Fisher(damping=1e-8), lv.preconditioners.KFAC(damping=1e-8)):
         found = conditioning(posterior, data, preconditioner=preconditioner, damping=1e-8)
-        # K-FAC averages over mini-batches of 128, the Fisher sees all 200
+        # K-FAC averages over mini-batches of 128, Fisher over all 200
         assert found.preconditioned_condition == pytest.approx(
             1, abs=1e-3 if isinstance(preconditioner, lv.preconditioners.Fisher) else 1
         )
@@ -41,7 +41,7 @@ def test_the_right_preconditioner_makes_it_one():
     assert next(posterior.parameters()).dtype == torch.float32
 
 
-def test_rmsprop_is_its_own_diagonal():
+def test_rmsprop_is_diagonal():
     """P is diag((λ + √V)^{−1/2}); √V is about |g|, which the test recomputes for one update."""
     posterior, data = regression([1.0, 10.0], n=100)  # fewer than 128: the mini-batch is all data
     found = conditioning(posterior, data, preconditioner=lv.preconditioners.RMSprop(alpha=0.0), updates=1)

@@ -10,9 +10,9 @@ from langevin.diagnostics.directions import _gradient, direction_temperatures
 
 
 def target(n=50):
-    """Regression whose posterior is a Gaussian with a soft direction, (1, 1)/√2, that is no axis."""
-    turn = torch.tensor([[1.0, 1.0], [-1.0, 1.0]]) / math.sqrt(2)
-    x = torch.linalg.qr(torch.randn(n, 2)).Q * math.sqrt(n) @ torch.diag(torch.tensor([0.2, 1.0])) @ turn
+    """Regression whose posterior is a Gaussian with a soft direction, (1, 1)/√2, that is not an axis."""
+    rotation = torch.tensor([[1.0, 1.0], [-1.0, 1.0]]) / math.sqrt(2)
+    x = torch.linalg.qr(torch.randn(n, 2)).Q * math.sqrt(n) @ torch.diag(torch.tensor([0.2, 1.0])) @ rotation
     posterior = lv.Posterior(
         nn.Linear(2, 1, bias=False), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(), num_data=n
     )
@@ -45,8 +45,8 @@ def test_exact_draws_have_the_temperature_in_every_direction(chains):
     assert all(p.grad is None for p in posterior.parameters())
 
 
-def test_a_cold_soft_direction_shows_beneath_a_mean_that_is_right():
-    """Variances 0.35 and 1.65 times the posterior's: the mean temperature is 1, which is all a thermostat holds."""
+def test_a_cold_soft_direction_is_detected_when_the_mean_is_on_target():
+    """Variances 0.35 and 1.65 times the posterior's: the mean temperature is 1, which is all a thermostat controls."""
     posterior, data, mean, precision = target()
     values, vectors = torch.linalg.eigh(precision)
     covariance = vectors @ torch.diag(torch.tensor([0.35, 1.65]).double() / values) @ vectors.T
@@ -57,13 +57,13 @@ def test_a_cold_soft_direction_shows_beneath_a_mean_that_is_right():
 
 
 def test_the_anchor_is_independent_of_the_chain_that_is_tested():
-    """Four draws a chain: about their own mean they would read T(1 − 1/4). The error of 1000 draws is T√(2/1000)."""
+    """Four draws per chain: about their own mean T̂ would be T(1 − 1/4). The error of 1000 draws is T√(2/1000)."""
     posterior, data, mean, precision = target()
     soft = direction_temperatures(Drawn(mean, 2.0 * precision.inverse(), 250, 4), posterior, data, directions=1)[0]
     assert abs(soft.temperature.mean - 2.0) < 4 * 2.0 * math.sqrt(2 / 1000)
 
 
-def test_the_gradient_is_that_of_all_data_in_pieces_of_any_size():
+def test_the_gradient_is_over_all_data_for_any_batch_size():
     posterior, data, mean, precision = target()
     theta = torch.tensor([0.3, -0.2], dtype=torch.float64)
     for size in (50, 30, 7):
@@ -82,5 +82,5 @@ def test_a_run():
     assert abs(found[0].temperature.mean - 1) < 4 * found[0].temperature.error + 0.1
     assert torch.equal(posterior.model.weight, before)
     short = lv.sample(posterior, data, partial(lv.SGLD, lr=0.1), steps=8, burn_in=0, thin=4, progress=False)
-    with pytest.raises(ValueError, match="8 samples or more; the run has 2"):
+    with pytest.raises(ValueError, match="at least 8 samples; the run has 2"):
         direction_temperatures(short, posterior, data)

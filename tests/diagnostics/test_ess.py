@@ -16,15 +16,15 @@ def test_ess_of_an_autoregressive_chain(rho):
     assert abs(float(ess.mean()) - exact) < 4 * error + 0.05 * exact
 
 
-def test_a_constant_has_no_effective_sample():
+def test_the_ess_of_a_constant_is_zero():
     assert float(effective_sample_size(torch.ones(50))) == 0.0
     with pytest.raises(ValueError, match="at least 4 draws"):
         effective_sample_size(torch.ones(3))
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
-def test_standard_errors_know_of_autocorrelation(rho):
-    """Over many chains the mean divided by its reported error has a variance of about 1."""
+def test_standard_errors_are_autocorrelation_adjusted(rho):
+    """Over many chains the mean divided by its standard error has a variance of about 1."""
     scores = []
     for column in autoregressive(rho, n=10_000, columns=60).T:
         estimate = mean_and_error(column.tolist())
@@ -32,7 +32,7 @@ def test_standard_errors_know_of_autocorrelation(rho):
     assert 0.6 < torch.tensor(scores).std() < 1.5
 
 
-def test_errors_that_cannot_be_known_are_unknown():
+def test_the_standard_error_of_few_values_is_unknown():
     assert math.isnan(mean_and_error([1.0, 2.0]).error)
     assert mean_and_error([1.0, 2.0]).mean == 1.5
     assert str(mean_and_error([1.0, 2.0])) == "1.5 ± unknown"

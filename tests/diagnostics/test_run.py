@@ -1,4 +1,4 @@
-"""What a run message about itself: temperatures, mixing, ArviZ, and what it leaves out."""
+"""Diagnostics of a run: temperatures, convergence, ArviZ, and excluded samples."""
 
 import math
 from functools import partial
@@ -29,7 +29,7 @@ def run():
 
 
 def test_the_kinetic_temperature_of_a_gaussian():
-    """E[u²] of the update on a quadratic, from its own recursion; T but for the order of lr²."""
+    """E[u²] of the update on a quadratic, from its recursion; T up to O(lr²)."""
     posterior, data = gaussian()
     lr, momentum, n, temperature = 0.05, 0.8, 100, 2.0
     run = draw(
@@ -59,7 +59,7 @@ def test_the_kinetic_temperature_of_a_gaussian():
 
 @pytest.mark.parametrize("chains", [1, 4])
 def test_each_tensor_has_its_own_temperature(chains):
-    """A sampler that keeps the bias at T = 4 and the weight at T = 1 (both heated by 1/(1 − ελ/2)): the mean is 2.5."""
+    """A sampler with the bias at T = 4 and the weight at T = 1 (both times 1/(1 − ελ/2)): the mean is 2.5."""
 
     def two_temperatures(params, **options):
         groups = [{"params": [params[0]], "temperature": 1.0}, {"params": [params[1]], "temperature": 4.0}]
@@ -67,28 +67,28 @@ def test_each_tensor_has_its_own_temperature(chains):
 
     options = {"steps": 100 + 1800 // chains, "burn_in": 100, "thin": 5, "chains": chains}
     run = draw(*gaussian(), two_temperatures, batch_size=100, mode="vectorised" if chains > 1 else "auto", **options)
-    hotter = 1 / (1 - 0.2 * 1.01 / 2)
+    factor = 1 / (1 - 0.2 * 1.01 / 2)
     found = run.temperatures()
-    for name, expected in (("weight", 1.0 * hotter), ("bias", 4.0 * hotter)):
+    for name, expected in (("weight", 1.0 * factor), ("bias", 4.0 * factor)):
         assert abs(found[name].mean - expected) < 4 * found[name].error < expected
     both = [run.trace("temperature/weight"), run.trace("temperature/bias")]
     for c in run.chains:
         assert run.trace("temperature")[c] == pytest.approx(np.mean([trace[c] for trace in both], 0), rel=1e-6)
-    assert math.isnan(run.target_temperature)  # a function of the user's
+    assert math.isnan(run.target_temperature)  # a custom sampler
 
 
 @pytest.mark.parametrize(("sampler", "speed"), [(lv.SGNHT, None), (lv.ATMC, "auto")])
-def test_kinetic_and_thermostat_are_noted_as_the_sampler_has_them(sampler, speed):
+def test_kinetic_and_thermostat_are_recorded_from_the_state_of_the_sampler(sampler, speed):
     seen = []
 
-    def look(moment):
+    def record(moment):
         state = [moment.sampler.state[p] for p in moment.sampler.param_groups[0]["params"]]
         group = moment.sampler.param_groups[0]
         u, xi = (torch.cat([s[name].flatten() for s in state]) for name in ("momentum", "thermostat"))
         s = 1.0 if speed is None else torch.sqrt(1 + (group["reference_lr"] * u / group["max_speed"]) ** 2)
         seen.append((float((u**2 / s).mean()), float(xi.mean())))
 
-    options = {"steps": 12, "burn_in": 4, "thin": 2, "callbacks": [look]}
+    options = {"steps": 12, "burn_in": 4, "thin": 2, "callbacks": [record]}
     run = draw(toy_posterior(), toy_data(), partial(sampler, lr=1e-2), **options)
     before = seen[3:11:2]  # read before every second step: after 4 steps, 6, …
     assert run.trace("kinetic")[0] == pytest.approx([kinetic for kinetic, _ in before], rel=1e-5)
@@ -106,7 +106,7 @@ def test_a_statistic_that_was_not_recorded_is_refused(run):
     assert math.isnan(sgd.target_temperature)
 
 
-def test_a_resumed_run_notes_the_same(tmp_path):
+def test_a_resumed_run_records_the_same_statistics(tmp_path):
     def stop(moment):
         if moment.step == 17:
             raise InterruptedError
@@ -121,7 +121,7 @@ def test_a_resumed_run_notes_the_same(tmp_path):
         assert whole.trace(name) == again.trace(name)
 
 
-def test_mixing_in_weight_space_and_in_function_space(run):
+def test_convergence_in_weight_space_and_in_function_space(run):
     weights = run.convergence(subset=10)
     assert len(weights.names) == 10
     assert (weights.chains, weights.draws) == (2, 60)
@@ -140,7 +140,7 @@ def test_mixing_in_weight_space_and_in_function_space(run):
 
 
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):
-    """The hidden units of one chain in another order: the same functions."""
+    """The hidden units of one chain permuted: the same functions."""
     from langevin.diagnostics.convergence import weight_convergence
     from langevin.ensembles.run import _outputs
 
@@ -161,12 +161,12 @@ def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run)
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
 
 
-def test_one_sample_of_one_chain_says_what_it_cannot_know():
+def test_diagnostics_of_one_sample_are_unknown():
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), steps=10, burn_in=0, thin=10)
     found = run.convergence(subset=5)
     assert np.isnan(found.rhat).all()
     assert np.isnan(found.ess).all()
-    assert "1 draws of a chain" in found.unknown["ess"]
+    assert "1 draws per chain" in found.unknown["ess"]
     assert np.isnan(run.function_convergence(toy_data()[0][:2]).rhat).all()
     assert math.isnan(run.temperature().error)
     assert str(run.temperature()).endswith("± unknown")
@@ -175,7 +175,7 @@ def test_one_sample_of_one_chain_says_what_it_cannot_know():
     assert run.to_arviz().posterior.sizes["draw"] == 1
 
 
-def test_arviz_takes_a_run(run):
+def test_arviz_accepts_a_run(run):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -209,17 +209,17 @@ def test_arviz_takes_a_run(run):
     pyplot.close("all")
 
 
-def test_too_much_for_arviz_is_refused(run, monkeypatch):
+def test_draws_that_do_not_fit_in_memory_are_refused(run, monkeypatch):
     monkeypatch.setattr("langevin.diagnostics.inference_data._LARGEST", 1000)
     with pytest.raises(ValueError, match=r"run.to_arviz\(subset=1000\)"):
         run.to_arviz()
 
 
-def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
+def test_a_stored_sample_with_nan_is_named_and_excluded(tmp_path, monkeypatch):
     options = {"steps": 100, "burn_in": 20, "thin": 10, "chains": 2}
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), **options)
     expected = [sample for i, sample in enumerate(whole) if i != 2]
-    notes = whole.trace("loss")
+    losses = whole.trace("loss")
     store_nan(monkeypatch, number=2)
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), out=tmp_path / "r", mode="sequential", **options)
 
@@ -232,8 +232,8 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
     assert "chain 0 at step 50 has NaN or infinity in 2.bias" in why
     assert len(run) == 15
     assert 50 not in run.chain(0).steps
-    for c, kept in ((0, [v for i, v in enumerate(notes[0]) if i != 2]), (1, notes[1])):
-        assert run.trace("loss")[c] == pytest.approx(kept, rel=1e-5)
+    for c, remaining in ((0, [v for i, v in enumerate(losses[0]) if i != 2]), (1, losses[1])):
+        assert run.trace("loss")[c] == pytest.approx(remaining, rel=1e-5)
     x = toy_data()[0]
     torch.testing.assert_close(
         run.predict(x).probs,
@@ -244,7 +244,7 @@ def test_nan_in_a_stored_sample_is_named_and_left_out(tmp_path, monkeypatch):
     assert np.isfinite(run.to_arviz().posterior["2.bias"].values).all()
 
 
-def test_nan_is_found_without_a_check_and_never_given_out(tmp_path, monkeypatch):
+def test_nan_is_found_without_a_check_and_never_returned(tmp_path, monkeypatch):
     store_nan(monkeypatch, number=0)
     draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=0.05), steps=60, burn_in=20, thin=10, out=tmp_path / "r")
     run = lv.load(tmp_path / "r", toy_model())

@@ -1,4 +1,4 @@
-"""A run as one module: the same answers without langevin."""
+"""A run exported as one module predicts the same without langevin."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def close(got, expected):
     torch.testing.assert_close(torch.as_tensor(got), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_exported_program_answers_as_the_run_for_any_number_of_inputs(run, tmp_path):
+def test_the_exported_program_predicts_like_the_run_for_any_batch_size(run, tmp_path):
     run.export(tmp_path / "deep" / "model.pt2")
     expected = run.predict(new_x)
     got = torch.export.load(tmp_path / "deep" / "model.pt2").module()(new_x)
@@ -33,7 +33,7 @@ def test_the_exported_program_answers_as_the_run_for_any_number_of_inputs(run, t
     close(got["mutual_information"], expected.mutual_information)
 
 
-def test_the_program_needs_no_langevin(run, tmp_path):
+def test_the_program_runs_without_langevin(run, tmp_path):
     run.export(tmp_path / "model.pt2")
     code = (
         "import sys, torch; sys.modules['langevin'] = None\n"
@@ -43,7 +43,7 @@ def test_the_program_needs_no_langevin(run, tmp_path):
     assert done.stdout.strip().startswith("[1.0") or done.stdout.strip().startswith("[0.99")
 
 
-def test_regression_with_sampled_noise(tmp_path):
+def test_regression_with_a_sampled_noise_std(tmp_path):
     x = toy_data()[0]
     posterior = lv.Posterior(
         nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60
@@ -57,7 +57,7 @@ def test_regression_with_sampled_noise(tmp_path):
     close(got["epistemic"], expected.epistemic)
 
 
-def test_frozen_layers_and_buffers_come_along(tmp_path):
+def test_frozen_layers_and_buffers_are_exported(tmp_path):
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
     model[1].running_mean.uniform_()
     run = draw(toy_posterior(model, sampled="3.*"), toy_data(), partial(lv.SGLD, lr=1e-2))
@@ -76,7 +76,7 @@ class Two(nn.Module):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_models_of_several_arguments(named, tmp_path):
+def test_models_with_several_arguments(named, tmp_path):
     x, y = toy_data()
     data = {"left": x[:, :2], "right": x[:, 2:], "y": y} if named else (x[:, :2], x[:, 2:], y)
     run = draw(toy_posterior(Two()), data, partial(lv.SGLD, lr=1e-2))
@@ -87,7 +87,7 @@ def test_models_of_several_arguments(named, tmp_path):
     close(program(inputs)["probs"], run.predict(inputs).probs)
 
 
-def test_onnx_answers_as_the_run(run, tmp_path):
+def test_onnx_predicts_like_the_run(run, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     run.export(tmp_path / "model.onnx")
@@ -101,7 +101,7 @@ def test_onnx_answers_as_the_run(run, tmp_path):
     close(got["mutual_information"], expected.mutual_information)
 
 
-def test_fewer_samples_are_evenly_spread_over_the_run(run, tmp_path):
+def test_a_subset_of_samples_is_evenly_spaced(run, tmp_path):
     few = run.export(tmp_path / "model.pt2", samples=4)
     chosen = [run[i] for i in (0, 5, 10, 15)]
     close(
@@ -110,7 +110,7 @@ def test_fewer_samples_are_evenly_spread_over_the_run(run, tmp_path):
     )
 
 
-def test_the_ensemble_passes_gradients_to_its_inputs(run, tmp_path):
+def test_the_module_is_differentiable_with_respect_to_its_inputs(run, tmp_path):
     x = new_x.clone().requires_grad_()
     run.export(tmp_path / "model.pt2")(x)["probs"][:, 0].sum().backward()
     assert bool((x.grad != 0).all())
@@ -125,14 +125,14 @@ def test_bad_input(run, path, options, message, tmp_path):
         run.export(tmp_path / path, **options)
 
 
-def test_a_run_that_did_not_note_its_inputs_asks_for_some(run, tmp_path, monkeypatch):
+def test_a_run_without_recorded_inputs_needs_example_inputs(run, tmp_path, monkeypatch):
     monkeypatch.delitem(run.manifest, "inputs")
     with pytest.raises(ValueError, match="inputs=x"):
         run.export(tmp_path / "model.pt2")
     run.export(tmp_path / "model.pt2", inputs=new_x)
 
 
-def test_onnx_without_its_packages(run, tmp_path, monkeypatch):
+def test_onnx_without_its_packages_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"langevin\[onnx\]"):
         run.export(tmp_path / "model.onnx")

@@ -17,7 +17,7 @@ def run():
 
 
 def outputs(run, x):
-    """What the model message with each sample, by plain loading."""
+    """The model's class probabilities with each sample, loaded by `load_state_dict`."""
     model = toy_model()
     each = []
     for sample in run:
@@ -51,7 +51,7 @@ def test_total_is_aleatoric_plus_epistemic(run):
     assert (prediction.mutual_information > 0).all()
 
 
-def test_certain_probabilities_have_no_entropy():
+def test_probabilities_of_zero_and_one_have_zero_entropy():
     class Certain(nn.Module):
         def __init__(self):
             super().__init__()
@@ -66,7 +66,7 @@ def test_certain_probabilities_have_no_entropy():
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_regression_variance_is_noise_plus_spread(sampled):
+def test_regression_variance_is_aleatoric_plus_epistemic(sampled):
     x, _ = toy_data()
     y = x.sum(1, keepdim=True)
     posterior = lv.Posterior(
@@ -93,7 +93,7 @@ def test_bernoulli_gives_two_classes():
     assert (prediction.labels == y).float().mean() > 0.8
 
 
-def test_prediction_uses_evaluation_mode_and_leaves_the_model_alone():
+def test_prediction_uses_evaluation_mode_and_does_not_modify_the_model():
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9))
     before = {name: t.clone() for name, t in model.state_dict().items()}
     sample = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
@@ -105,17 +105,17 @@ def test_prediction_uses_evaluation_mode_and_leaves_the_model_alone():
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 
-def test_predicting_with_nothing_is_refused(run):
+def test_predicting_without_samples_is_refused(run):
     with pytest.raises(ValueError, match="has no sample yet"):
         run[:0].predict(toy_data()[0])
 
 
 def test_a_likelihood_that_cannot_predict_is_refused():
-    class Own:
+    class Custom:
         def log_prob(self, output, target):
             return -(output[:, 0] - target).square()
 
-    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), Custom(), lv.priors.Gaussian(), num_data=60)
     x, _ = toy_data()
     run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20)
     assert len(run) > 0
@@ -123,20 +123,20 @@ def test_a_likelihood_that_cannot_predict_is_refused():
         run.predict(x)
 
 
-def test_a_likelihood_of_the_users_is_given_again_to_load(tmp_path):
-    class Own:
+def test_a_custom_likelihood_must_be_passed_to_load(tmp_path):
+    class Custom:
         def log_prob(self, output, target):
             return -0.5 * (output[:, 0] - target).square()
 
         def moments(self, output):
             return output, torch.ones_like(output)
 
-    posterior = lv.Posterior(nn.Linear(4, 1), Own(), lv.priors.Gaussian(), num_data=60)
+    posterior = lv.Posterior(nn.Linear(4, 1), Custom(), lv.priors.Gaussian(), num_data=60)
     x, _ = toy_data()
     run = draw(posterior, (x, x.sum(1)), partial(lv.SGLD, lr=1e-2), steps=20, out=tmp_path / "r")
-    with pytest.raises(lv.RunError, match="not the library's own; give it"):
+    with pytest.raises(lv.RunError, match="custom likelihood; pass it"):
         lv.load(tmp_path / "r", nn.Linear(4, 1))
-    loaded = lv.load(tmp_path / "r", nn.Linear(4, 1), Own())
+    loaded = lv.load(tmp_path / "r", nn.Linear(4, 1), Custom())
     assert torch.equal(loaded.predict(x).mean, run.predict(x).mean)
 
 
@@ -150,14 +150,14 @@ def test_vectorised_prediction_equals_sample_by_sample(run, inputs, monkeypatch)
     torch.testing.assert_close(together.entropy, apart.entropy)
 
 
-def test_stacks_are_the_samples_in_order(run):
+def test_stacks_contain_the_samples_in_order(run):
     stacked = [{name: t[i] for name, t in s.items()} for s in run.samples.stacks(7) for i in range(len(s["0.weight"]))]
     assert len(stacked) == len(run)
     for ours, theirs in zip(stacked, run, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_stacks_leave_out_what_the_run_leaves_out():
+def test_stacks_leave_out_excluded_samples():
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-1), steps=20, burn_in=10, thin=1)
     run.samples._excluded[0, 14] = "not finite"
     stacked = torch.cat([stack["2.bias"] for stack in run.samples.stacks(100)])
@@ -165,7 +165,7 @@ def test_stacks_leave_out_what_the_run_leaves_out():
     assert len(stacked) == 9
 
 
-def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
+def test_a_model_that_vmap_does_not_support_is_computed_sample_by_sample():
     class Branches(nn.Linear):
         def forward(self, x):
             output = super().forward(x)
@@ -176,18 +176,18 @@ def test_a_model_that_vmap_refuses_is_computed_sample_by_sample():
     ensemble = lv.Ensemble.from_weights(Branches(4, 3), lv.likelihoods.Categorical(), weights)
     prediction = ensemble.predict(torch.ones(2, 4), samples=True)
     model = Branches(4, 3)
-    for sample, said in zip(weights, prediction.samples, strict=True):
+    for sample, probs in zip(weights, prediction.samples, strict=True):
         model.load_state_dict(sample)
-        torch.testing.assert_close(model(torch.ones(2, 4)).softmax(1).detach(), said)
+        torch.testing.assert_close(model(torch.ones(2, 4)).softmax(1).detach(), probs)
 
 
-@pytest.mark.parametrize(("room", "reads"), [(1 << 22, 0), (0, 1)])
-def test_a_small_run_is_read_once_and_a_large_one_every_time(room, reads, monkeypatch):
+@pytest.mark.parametrize(("cache_size", "reads"), [(1 << 22, 0), (0, 1)])
+def test_a_small_run_is_read_once_and_a_large_one_every_time(cache_size, reads, monkeypatch):
     settings = {"steps": 6, "burn_in": 0, "thin": 1, "batch_size": 8, "progress": False}
     run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3), **settings)
     x = toy_data()[0]
-    monkeypatch.setattr("langevin.storage.stored._CACHED", room)
-    first, seen, honest = run.predict(x), [], run.store.read_rows
-    monkeypatch.setattr(run.store, "read_rows", lambda records: seen.append(len(records)) or honest(records))
+    monkeypatch.setattr("langevin.storage.stored._CACHED", cache_size)
+    first, seen, read_rows = run.predict(x), [], run.store.read_rows
+    monkeypatch.setattr(run.store, "read_rows", lambda records: seen.append(len(records)) or read_rows(records))
     assert torch.equal(run.predict(x).probs, first.probs)
     assert len(seen) == reads

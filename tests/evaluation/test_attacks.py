@@ -33,7 +33,7 @@ def test_the_gradient_goes_through_the_whole_ensemble(run):
         torch.testing.assert_close(found[:, j], (loss(x + step) - loss(x - step)) / (2 * h), rtol=1e-6, atol=1e-9)
 
 
-def test_the_gradient_of_one_module_is_autograds_and_leaves_it_as_it_was():
+def test_the_gradient_of_a_module_is_that_of_autograd_and_does_not_change_the_module():
     model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)).eval()
     model[1].train()
     x, y = toy_data(n=6)
@@ -48,7 +48,7 @@ def test_the_gradient_of_one_module_is_autograds_and_leaves_it_as_it_was():
 
 
 def test_a_saturated_model_still_has_a_gradient():
-    """softmax gives exactly 0 for the label: the probability has no gradient, its logarithm does."""
+    """softmax of the label underflows to 0: the probability has no gradient, its logarithm does."""
     model = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[300.0, 0.0], [-300.0, 0.0]]))
@@ -57,7 +57,7 @@ def test_a_saturated_model_still_has_a_gradient():
     torch.testing.assert_close(predictive_gradient(model, x, y), torch.tensor([[600.0, 0.0]]))
 
 
-def test_fgsm_moves_every_number_by_eps_along_the_gradient(run):
+def test_fgsm_moves_every_input_by_eps_along_the_sign_of_the_gradient(run):
     x, y = toy_data()
     attacked = lv.evaluation.FGSM(0.1).perturb(run, x, y)
     torch.testing.assert_close(attacked, x + 0.1 * predictive_gradient(run, x, y).sign())
@@ -80,7 +80,7 @@ def test_pgd_stays_in_the_box_and_is_stronger_than_fgsm(run):
     torch.testing.assert_close(single, fgsm.x)
 
 
-def test_on_a_linear_model_fgsm_is_the_worst_change_in_the_box():
+def test_on_a_linear_model_fgsm_is_the_worst_case_in_the_box():
     model = nn.Linear(4, 2)
     x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
     normal = (model.weight[1] - model.weight[0]).sign()
@@ -97,7 +97,7 @@ def test_detection_of_attacked_inputs_and_transfer(run):
     transferred = under_attack(run, lv.evaluation.FGSM(0.3), x, y, surrogate=other)
     torch.testing.assert_close(transferred.x, lv.evaluation.FGSM(0.3).perturb(other, x, y))
     single = under_attack(other, lv.evaluation.FGSM(0.3), x, y)
-    assert set(single.detection) == {"max probability", "entropy"}  # one model has no mutual information
+    assert set(single.detection) == {"max probability", "entropy"}  # a single model has no mutual information
 
 
 def test_bad_input_is_refused(run):

@@ -36,7 +36,7 @@ def test_scores_and_differences():
     assert difference.value == pytest.approx(table.scores["strong"]["nll"].value - table.scores["weak"]["nll"].value)
     assert difference.excludes_zero
     assert difference.high < 0
-    assert table.differences["same"]["accuracy"] == (0.0, 0.0, 0.0)  # paired: the same examples for all
+    assert table.differences["same"]["accuracy"] == (0.0, 0.0, 0.0)  # paired: all runs are scored on the same examples
     assert not table.differences["same"]["accuracy"].excludes_zero
     assert "weak" not in table.differences
 
@@ -60,11 +60,21 @@ def test_resampled_calibration_error_is_the_calibration_error_of_the_resample():
     chosen = np.random.default_rng(0).integers(57, size=57)
     statistic = _calibration(probs["weak"], labels)
     expected = scores.calibration_error(probs["weak"][chosen], labels[chosen])
+    whole = scores.calibration_error(probs["weak"], labels)
     assert statistic(chosen) == pytest.approx(expected)
-    assert statistic(None) == pytest.approx(scores.calibration_error(probs["weak"], labels))
+    assert statistic(np.stack([chosen, np.arange(57)])) == pytest.approx([expected, whole])
 
 
-def test_runs_modules_and_data_sets():
+def test_one_example_has_no_intervals():
+    probs, labels = predictions(n=1)
+    table = lv.compare(probs, (torch.zeros(1, 1), labels))
+    difference = table.differences["strong"]["nll"]
+    assert difference.value == pytest.approx(table.scores["strong"]["nll"].value - table.scores["weak"]["nll"].value)
+    assert np.isnan([difference.low, difference.high]).all()
+    assert not difference.excludes_zero
+
+
+def test_runs_modules_predictions_and_data_sets():
     data = toy_data()
     run = lv.sample(toy_posterior(), data, partial(lv.SGLD, lr=0.05), steps=40, thin=5, progress=False)
     table = lv.compare(
@@ -104,9 +114,9 @@ def test_regression():
 def test_bad_input_is_refused():
     probs, labels = predictions(n=20)
     test = (torch.zeros(20, 1), labels)
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(ValueError, match="no runs to compare"):
         lv.compare({}, test)
-    with pytest.raises(ValueError, match=r"do not predict the same thing \('a': 3 classes; 'b': 2 classes\)"):
+    with pytest.raises(ValueError, match=r"do not predict the same quantity \('a': 3 classes; 'b': 2 classes\)"):
         lv.compare({"a": probs["weak"], "b": torch.full((20, 2), 0.5)}, test)
     with pytest.raises(ValueError, match="found label 5"):
         lv.compare({"a": probs["weak"]}, (test[0], labels.clone().fill_(5)))

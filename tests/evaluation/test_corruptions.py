@@ -52,10 +52,10 @@ def test_contrast_keeps_the_mean_of_each_image():
 
 
 @pytest.mark.parametrize("shape", [(41, 41), (41, 61)])
-def test_rotation_turns_a_point_by_the_angle(shape):
-    """Counter-clockwise in the image, by 30 degrees, in pixels even where the image is not square."""
+def test_rotation_rotates_a_point_by_the_angle(shape):
+    """Counter-clockwise by 30 degrees, in pixels even if the image is not square."""
     height, width = shape
-    x = torch.full((1, 1, height, width), 1.0, dtype=torch.float64)  # lowest value 1: what comes into view is 1
+    x = torch.full((1, 1, height, width), 1.0, dtype=torch.float64)  # the padding is the lowest value, 1
     row, column = height // 2, width // 2 + 12  # right of the centre
     x[0, 0, row - 1 : row + 2, column - 1 : column + 2] = 3.0
     found = corrupt(x, "rotation", 3)[0, 0] - 1
@@ -88,7 +88,7 @@ def test_bad_input_is_refused():
 
 
 def _smooth(shape):
-    """Images of broad blobs, whose corruption grows with its strength."""
+    """Images of broad blobs, whose error grows with the strength of a corruption."""
     generator = torch.Generator().manual_seed(0)
     height, width = shape[-2:]
     rows, columns = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)[None]

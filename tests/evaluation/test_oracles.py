@@ -1,4 +1,4 @@
-"""Every score against torchmetrics, scikit-learn or a number computed another way, on random input."""
+"""Every score against torchmetrics, scikit-learn or an independent computation, on random input."""
 
 import math
 
@@ -62,17 +62,17 @@ def test_calibration_error_of_equal_width(case, bins):
 @SETTINGS
 @given(classified(), st.integers(1, 8))
 def test_calibration_error_of_equal_mass(case, bins):
-    """By numpy's own splitting of the sorted confidences."""
+    """By numpy's `array_split` of the sorted confidences."""
     probs, labels = (t.numpy() for t in case)
     confidence, right = probs.max(1), probs.argmax(1) == labels
-    pieces = np.array_split(np.argsort(confidence, kind="stable"), bins)
-    expected = sum(len(p) * abs(confidence[p].mean() - right[p].mean()) for p in pieces) / len(labels)
+    bins_ = np.array_split(np.argsort(confidence, kind="stable"), bins)
+    expected = sum(len(p) * abs(confidence[p].mean() - right[p].mean()) for p in bins_) / len(labels)
     assert scores.calibration_error(*case, bins) == pytest.approx(expected, rel=1e-9)
 
 
 @SETTINGS
 @given(classified(), st.sampled_from(["mass", "width"]))
-def test_calibration_of_a_class_is_that_of_the_question_whether_it_is_that_class(case, equal):
+def test_calibration_of_a_class_is_that_of_the_binary_problem(case, equal):
     probs, labels = case
     errors = calibration.class_calibration_errors(probs, labels, 5, equal)
     for c in range(probs.shape[1]):
@@ -90,7 +90,7 @@ def test_calibration_of_a_class_is_that_of_the_question_whether_it_is_that_class
 @SETTINGS
 @given(st.integers(0, 2**31), st.integers(1, 80), st.integers(1, 80), st.booleans())
 def test_detection(seed, inside, outside, ties):
-    """AUROC is the chance that an outside score exceeds an inside one, ties counting half."""
+    """AUROC is the probability that an OOD score exceeds an in-distribution one, ties counting half."""
     rng = np.random.default_rng(seed)
     a, b = rng.normal(size=inside), rng.normal(0.7, 2.0, size=outside)
     if ties:
@@ -103,9 +103,9 @@ def test_detection(seed, inside, outside, ties):
     from torchmetrics.functional.classification import binary_average_precision
 
     both = torch.from_numpy(np.concatenate([a, b]))
-    place = (both - both.min()) / (both.max() - both.min() + 1e-9)  # torchmetrics takes what exceeds 1 for logits
-    foreign = torch.cat([torch.zeros(inside), torch.ones(outside)]).long()
-    assert found.aupr == pytest.approx(float(binary_average_precision(place, foreign)), abs=1e-5)
+    place = (both - both.min()) / (both.max() - both.min() + 1e-9)  # torchmetrics treats values above 1 as logits
+    is_ood = torch.cat([torch.zeros(inside), torch.ones(outside)]).long()
+    assert found.aupr == pytest.approx(float(binary_average_precision(place, is_ood)), abs=1e-5)
 
 
 @SETTINGS
@@ -159,7 +159,7 @@ def test_crps_of_samples_is_that_of_torchmetrics():
 
     draws, y = torch.randn(7, 30, dtype=torch.float64), torch.randn(30, dtype=torch.float64)
     prediction = ValuePrediction(draws.mean(0), torch.full((30,), 1e-20), draws.var(0), samples=draws)
-    # theirs halves the mean distance of two samples with repetition, as ours does
+    # both average |Y − Y′| over pairs with repetition
     expected = continuous_ranked_probability_score(draws.T, y)
     assert scores.crps(prediction, y) == pytest.approx(float(expected), rel=1e-6)
 
@@ -174,14 +174,14 @@ def test_root_mean_square_error():
     assert column == pytest.approx(root_mean_squared_error(target[:, 0], mean[:, 0]), rel=1e-6)
 
 
-def test_the_likelihood_of_a_gaussian_is_that_of_its_distribution():
+def test_nll_of_a_gaussian_is_that_of_torch_distributions():
     mean, variance, y = torch.randn(9, 2), torch.rand(9, 2) + 0.1, torch.randn(9, 2)
     prediction = ValuePrediction(mean, variance * 0.25, variance * 0.75)
     expected = -torch.distributions.Normal(mean, variance.sqrt()).log_prob(y).sum(1).mean()
     assert scores.value_scores(prediction, y)["nll"] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_histogram_of_the_highest_probability():
+def test_confidence_histogram():
     probs = torch.tensor([[0.5, 0.5], [0.95, 0.05], [0.0, 1.0], [0.7, 0.3]])
     edges, share = ood.confidence_histogram(probs, bins=10)
     assert edges.tolist() == pytest.approx([i / 10 for i in range(11)])

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection and the rest, on predictions of runs; what can't be said; what is refused."""
+"""Out-of-distribution detection and other scores of runs, undefined cases, bad input."""
 
 from functools import partial
 
@@ -29,11 +29,11 @@ def test_uncertainty_is_aleatoric_plus_epistemic(run):
     assert float(prediction.mutual_information.min()) > -1e-6
 
 
-def test_inputs_of_another_kind_are_told_by_every_uncertainty(run):
+def test_ood_inputs_are_detected_by_every_uncertainty(run):
     inside, outside = run.predict(3 * toy_data()[0]), run.predict(0.01 * torch.randn(50, 4))
     found = ood.out_of_distribution(inside, outside)
     assert list(found) == ["max probability", "entropy", "mutual information"]
-    assert found["entropy"].auroc > 0.8  # near the origin no class is sure
+    assert found["entropy"].auroc > 0.8  # near the origin confidence is low
     scores_of = ood.uncertainties(inside)
     torch.testing.assert_close(scores_of["max probability"].float(), 1 - inside.confidence)
     alike = ood.out_of_distribution(inside, inside)
@@ -52,7 +52,7 @@ def test_a_run_of_one_sample_has_no_mutual_information_to_detect_with():
 def test_an_empty_out_of_distribution_set_is_refused(run):
     with pytest.raises(ValueError, match="x is empty"):
         run.predict(torch.zeros(0, 4))
-    with pytest.raises(ValueError, match="Leave an empty out-of-distribution set out"):
+    with pytest.raises(ValueError, match="Leave out an empty out-of-distribution set"):
         ood.detection(torch.ones(3), torch.ones(0))
     with pytest.raises(ValueError, match="1 of the outside scores are not finite"):
         ood.detection(torch.ones(3), torch.tensor([1.0, torch.nan]))
@@ -95,7 +95,7 @@ def test_overfitting_shrinks_with_data():
         overfitting_curve(make, train, test, [61])
 
 
-def test_probabilities_that_are_none_are_refused():
+def test_invalid_probabilities_are_refused():
     labels = torch.tensor([0, 1])
     for probs, message in (
         (torch.tensor([[0.5, 0.5], [0.9, 0.2]]), "row 1 sums to 1.1 .1 of 2 rows"),
@@ -114,7 +114,7 @@ def test_probabilities_that_are_none_are_refused():
         scores.accuracy(fine, torch.tensor([0, 2]))
     with pytest.raises(ValueError, match="found label 0.5"):
         scores.accuracy(fine, torch.tensor([0, 0.5]))
-    with pytest.raises(ValueError, match=r"One-hot labels: pass y.argmax\(1\)"):
+    with pytest.raises(ValueError, match=r"For one-hot labels pass y.argmax\(1\)"):
         scores.accuracy(fine, torch.eye(2).long())
     with pytest.raises(ValueError, match="bins=3 of equal mass for 2 examples"):
         scores.calibration_error(fine, labels, bins=3)
@@ -124,7 +124,7 @@ def test_probabilities_that_are_none_are_refused():
         scores.root_mean_square_error(torch.zeros(3), torch.zeros(2))
 
 
-def test_what_counts_as_a_prediction(run):
+def test_sources_of_predictions(run):
     x = toy_data()[0]
     prediction = run.predict(x)
     assert prediction_of(prediction) is prediction

@@ -199,7 +199,7 @@ def test_a_fit_can_be_extended(tmp_path):
     assert lv.resume(tmp_path / "q", toy_posterior(), toy_data(), steps=44, progress=False).snapshots.steps[-1] == 44
     with pytest.raises(lv.RunError, match="not the one of"):
         lv.resume(tmp_path / "q", toy_posterior(toy_model(classes=4)), toy_data(), progress=False)
-    with pytest.raises(ValueError, match="is it the model"):
+    with pytest.raises(ValueError, match="has no tensor '2.weight' of shape"):
         lv.load(tmp_path / "q", toy_model(classes=4))
 
 
@@ -261,13 +261,13 @@ def test_a_model_whose_forward_is_random_is_refused(method):
         (lv.LowRank(rank=44), {}, "rank from 1 to 43"),
         (lv.SWA(cycle=21), {}, "the cycle is longer than the 20 steps"),
         (lv.HWA(cycle=15), {"burn_in": 10}, "the cycle is longer than the 10 steps"),
-        (lv.HWA(cycle=20), {}, "of 1 there is none; it needs 2"),
-        (lv.SWAG(cycle=11), {}, "of 1 there is none; it needs 2"),
-        (lv.SWAG(cycle=4, rank=6), {}, "give a rank from 2 to 5"),
-        (lv.SWAG(cycle=4, rank=1), {}, "give a rank from 2 to 5"),
+        (lv.HWA(cycle=20), {}, "the variance of .*snapshots.* 2 .*Use more steps, or a cycle shorter than"),
+        (lv.SWAG(cycle=11), {}, "the variance of .*snapshots.* 2 .*Use more steps, or a cycle shorter than"),
+        (lv.SWAG(cycle=4, rank=6), {}, "[Gg]ive a rank from 2 to 5"),
+        (lv.SWAG(cycle=4, rank=1), {}, "[Gg]ive a rank from 2 to 5"),
         (lv.SWAG(cycle=4, rank=0), {}, "rank from 1 to 43"),
         (lv.HWA(cycle=4, rank=-1), {}, "rank from 1 to 43"),
-        (lv.HWA(cycle=4, low=0.5), {}, "give a lower one"),
+        (lv.HWA(cycle=4, low=0.5), {}, "low=0.5"),
         (lv.SWA(cycle=4, low=1e-3), {"schedule": lv.cyclical(4)}, "brings its own schedule"),
         (lv.MeanField(), {"init": {"0.weight": torch.zeros(2)}}, "init has no '0.weight'"),
     ],
@@ -288,7 +288,7 @@ def test_an_unfinished_fit_is_made_of_its_snapshots(tmp_path):
     for name, step in [("one", 5), ("two", 9)]:
         with pytest.raises(Stop):
             stored(tmp_path, name, lv.SWAG(cycle=4, rank=3), callbacks=[stop_at(step)])
-    with pytest.raises(ValueError, match="of 1 there is none"):
+    with pytest.raises(ValueError, match="the variance of .*snapshots.* 2 .*Use more steps, or a cycle shorter than"):
         lv.load(tmp_path / "one", toy_model())
     assert lv.load(tmp_path / "two", toy_model()).distribution.rank == 2
     with pytest.raises(Stop):
@@ -311,7 +311,7 @@ def test_a_manifest_that_describes_no_approximation(tmp_path):
     whole = manifest.read(tmp_path / "f")
     for wrong in ({"name": "VOGN", "options": {}}, {"name": "SWA", "options": {"speed": 1}}, {"name": "SWA"}, 3):
         (tmp_path / "f" / "manifest.json").write_bytes(manifest.text({**whole, "method": wrong}))
-        with pytest.raises(lv.RunError, match="describes no registered approximation"):
+        with pytest.raises(lv.RunError, match="registered approximation; was the fit"):
             lv.load(tmp_path / "f", toy_model())
 
 

@@ -231,7 +231,7 @@ class StatefulLoader(DataLoader):
         self.at = state["at"]
 
 
-def test_a_stateful_loader_is_asked_for_its_state(tmp_path):
+def test_a_stateful_loader_resumes_from_its_state(tmp_path):
     options = {"sampler": partial(lv.SGLD, lr=1e-2), "steps": 14, "burn_in": 0, "thin": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

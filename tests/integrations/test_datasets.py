@@ -6,7 +6,7 @@ import langevin as lv
 from tests.helpers import assert_same_samples, toy_data, toy_posterior
 
 
-def test_a_hugging_face_dataset_is_data(tmp_path):
+def test_sampling_with_a_hugging_face_dataset():
     from datasets import Dataset
 
     x, y = toy_data()

@@ -24,7 +24,7 @@ def test_cross_validation():
     assert scores.mean() > 0.93
 
 
-def test_regression_has_honest_error_bars():
+def test_regression_intervals_have_their_nominal_coverage():
     X, y = load_diabetes(return_X_y=True)
     model = BayesianRegressor(steps=1500, random_state=0).fit(X[:300], y[:300])
     mean, std = model.predict(X[300:], return_std=True)
@@ -37,16 +37,16 @@ def test_regression_has_honest_error_bars():
     [torch.nn.Linear(30, 2), lambda features, classes: torch.nn.Linear(features, classes)],
     ids=["module", "function"],
 )
-def test_nets_and_samplers_of_ones_own(net):
+def test_custom_nets_and_samplers(net):
     X, y = load_breast_cancer(return_X_y=True)
     model = BayesianClassifier(net, partial(lv.SGHMC, lr=0.01), steps=300, chains=2, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.9
-    assert len(model.samples_) == 2 * 112
+    assert len(model.ensemble_) == 2 * 112
     if isinstance(net, torch.nn.Module):
         copied = pickle.loads(pickle.dumps(model))
         assert np.array_equal(copied.predict_proba(X), model.predict_proba(X))
 
 
-def test_an_unfitted_estimator_says_so():
+def test_an_unfitted_estimator_raises():
     with pytest.raises(NotFittedError):
         BayesianClassifier().predict(np.zeros((2, 3)))

@@ -1,4 +1,4 @@
-"""What TensorBoard is told, read back by TensorBoard's own reader."""
+"""Events for TensorBoard, read back by TensorBoard's own reader."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from tests.helpers import toy_data, toy_posterior
 from tests.report.test_evaluate import command
 
 draw = partial(lv.sample, sampler=partial(lv.SGLD, lr=1e-2), steps=60, burn_in=20, thin=4, progress=False)
-NLL, ESS = "validation/NLL of the samples so far", "validation/effective samples so far"
+NLL, ESS = "validation/NLL of the samples so far", "validation/ESS of the samples so far"
 
 
 def read(directory):
@@ -38,17 +38,14 @@ def test_loss_rate_temperature_and_predictive(mode, tmp_path):
     assert [value for _, value in got["loss/chain 1"]] == pytest.approx(losses)
     assert all(value == pytest.approx(1e-2) for _, value in got["lr/chain 0"])
     assert all(earlier[0] < later[0] for rows in got.values() for earlier, later in pairwise(rows))
-    heats = [value for _, value in got["temperature/chain 0"]]
-    assert sum(heats) / len(heats) == pytest.approx(sum(run.trace("temperature")[0]) / 10, rel=1e-5)  # 10 samples
-    log_p = torch.stack([p.log_prob(y[:20]) for p in map(distribution(run, x[:20]), run)]).double()
+    readings = [value for _, value in got["temperature/chain 0"]]
+    assert sum(readings) / len(readings) == pytest.approx(sum(run.trace("temperature")[0]) / 10, rel=1e-5)  # 10 samples
+    probs = run.predict(x[:20], samples=True).samples
+    log_p = torch.distributions.Categorical(probs).log_prob(y[:20]).double()
     expected = -float((log_p.logsumexp(0) - math.log(len(run))).mean())
     assert got[NLL][-1] == (20, pytest.approx(expected, rel=1e-5))
     ess = sum(float(effective_sample_size(log_p[10 * c : 10 * (c + 1)]).median()) for c in range(2))
     assert got[ESS][-1][1] == pytest.approx(ess, rel=1e-4)
-
-
-def distribution(run, x):
-    return lambda weights: torch.distributions.Categorical(run._predictor.predict([weights], x).probs)
 
 
 def test_a_resumed_run_counts_its_earlier_samples(tmp_path):
@@ -64,28 +61,26 @@ def test_a_resumed_run_counts_its_earlier_samples(tmp_path):
     assert resumed[ESS][-1] == pytest.approx(whole[ESS][-1])
 
 
-def test_regression_and_a_sampled_noise(tmp_path):
+def test_regression_with_sampled_noise(tmp_path):
     x = toy_data()[0]
     posterior = lv.Posterior(
         nn.Linear(4, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60
     )
     with TensorBoard(posterior, tmp_path, validation=(x, x[:, :1])) as log:
         run = draw(posterior, (x, x[:, :1]), callbacks=[log])
-    densities = [
-        torch.distributions.Normal(p.mean, p.variance.sqrt()).log_prob(x[:, :1]).sum(1)
-        for p in (run._predictor.predict([weights], x) for weights in run)
-    ]
-    expected = -float((torch.stack(densities).double().logsumexp(0) - math.log(len(run))).mean())
+    prediction = run.predict(x, samples=True)
+    densities = torch.distributions.Normal(prediction.samples, prediction.noise.sqrt()).log_prob(x[:, :1]).sum(2)
+    expected = -float((densities.double().logsumexp(0) - math.log(len(run))).mean())
     assert read(tmp_path)[NLL][-1][1] == pytest.approx(expected, rel=1e-4)
 
 
-def test_without_validation_data_nothing_is_invented(tmp_path):
+def test_without_validation_data_nll_and_ess_are_not_written(tmp_path):
     with TensorBoard(toy_posterior(), tmp_path) as log:
         draw(toy_posterior(), toy_data(), callbacks=[log])
     assert {tag.partition("/")[0] for tag in read(tmp_path)} == {"loss", "lr", "temperature"}
 
 
-def test_fewer_than_four_samples_have_no_effective_number(tmp_path):
+def test_fewer_than_four_samples_have_no_ess(tmp_path):
     with TensorBoard(toy_posterior(), tmp_path, validation=toy_data()) as log:
         draw(toy_posterior(), toy_data(), steps=32, callbacks=[log])
     assert NLL in read(tmp_path)
@@ -95,10 +90,10 @@ def test_fewer_than_four_samples_have_no_effective_number(tmp_path):
 def test_bad_input(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="every=0"):
         TensorBoard(toy_posterior(), tmp_path, every=0)
-    with pytest.raises(ValueError, match="no validation example"):
+    with pytest.raises(ValueError, match="validation has no examples"):
         TensorBoard(toy_posterior(), tmp_path, validation=(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)))
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match=r"langevin\[live\]"):
+    with pytest.raises(ValueError, match=r"langevin\[tensorboard\]"):
         TensorBoard(toy_posterior(), tmp_path)
 
 
@@ -109,5 +104,5 @@ def test_the_command_line_logs(tmp_path):
     got = read(tmp_path / "run" / "tensorboard")
     assert [step for step, _ in got[NLL]] == list(range(1, 11))
     assert got[ESS][-1][1] > 0
-    with pytest.raises(ValueError, match="choose tensorboard"):
+    with pytest.raises(ValueError, match="choose one of tensorboard"):
         command("sample", *quick, "--out", tmp_path / "other", "--log", "paper")

@@ -8,18 +8,18 @@ def tensors(seed, *, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     shapes = [(3,), (4, 5), (SIZE + 7,), (), (2, 3, 4, 5), (40, SIZE // 16)]
     made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    made[3] = made[3].double()  # not to be joined with the others
-    made[5] = made[5].t()  # not in one order in memory
+    made[3] = made[3].double()  # another dtype: not concatenated with the others
+    made[5] = made[5].t()  # not contiguous
     return made
 
 
-def test_an_update_in_pieces_is_the_update():
+def test_an_update_in_blocks_equals_the_update():
     changed, momenta, read = tensors(0), tensors(1), tensors(2)
     expected = [t + 2 * u * g for t, u, g in zip(changed, momenta, read, strict=True)]
     halves = [u / 2 for u in momenta]
-    pieces = Blocks()
+    blocks = Blocks()
     largest = 0
-    for theta, u, g in pieces.of([changed, momenta], [read]):
+    for theta, u, g in blocks.of([changed, momenta], [read]):
         assert theta.shape == u.shape == g.shape
         assert theta.dtype == u.dtype == g.dtype
         theta.addcmul_(u, g, value=2)
@@ -31,12 +31,12 @@ def test_an_update_in_pieces_is_the_update():
         torch.testing.assert_close(ours, exact, rtol=tight, atol=tight)
 
 
-def test_the_room_of_one_step_serves_the_next():
+def test_buffers_can_be_reused_in_the_next_step():
     changed = tensors(0)
-    pieces = Blocks()
+    blocks = Blocks()
     for step in range(3):
         before = [t.clone() for t in changed]
-        for (theta,) in pieces.of([changed], []):
+        for (theta,) in blocks.of([changed], []):
             theta.add_(step)
         for t, b in zip(changed, before, strict=True):
             torch.testing.assert_close(t, b + step)
@@ -51,7 +51,7 @@ def scaled_sums(scale, theta, g):
 
 
 @pytest.mark.parametrize(("each", "update"), [(Blocks.each, scaled_sum), (Blocks.each_list, scaled_sums)])
-def test_each_piece_is_updated_once(each, update):
+def test_each_block_is_updated_once(each, update):
     changed, read = tensors(0), tensors(2)
     expected = [t + 2 * g for t, g in zip(changed, read, strict=True)]
     each(Blocks(), update, [changed], [read], 2.0)

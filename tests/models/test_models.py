@@ -1,4 +1,4 @@
-"""The networks: parameter counts and shapes against published ones, vmap, initial signal, errors that teach."""
+"""The networks: parameter counts and shapes as published, vmap, signal at initialization, error messages."""
 
 import copy
 import inspect
@@ -36,7 +36,7 @@ COUNTS = [
     ("cnn-strided", {}, 3_490),
     # LeCun et al. (1998) with full connections in C3: 156 + 2,416 + 48,120 + 10,164 + 850; see the test of its layers.
     ("lenet", {}, 61_706),
-    # torchvision's documentation of vgg11 and vgg16 (num_params); Simonyan & Zisserman's table 2 message 133 and 138 M.
+    # torchvision's documentation of vgg11 and vgg16 (num_params); Simonyan & Zisserman, table 2: 133 and 138 M.
     ("vgg11", IMAGENET, 132_863_336),
     ("vgg16", IMAGENET, 138_357_544),
     # Keras' documentation of VGG16 without its top, 14,714,688, and 512·10 + 10 for the head.
@@ -49,11 +49,11 @@ COUNTS = [
     ("resnet", {"depth": 110, "shortcut": "identity"}, 1_727_962),
     # chenyaofo/pytorch-cifar-models, cifar10_resnet20 (projection shortcuts): 0.27 M.
     ("resnet", {"depth": 20}, 272_474),
-    # Izmailov et al. (2021), ResNet-20-FRN: the above and 784 more each of convolution biases and thresholds τ.
+    # Izmailov et al. (2021), ResNet-20-FRN: the above and 784 each of convolution biases and thresholds τ.
     ("resnet", {"depth": 20, "norm": "frn"}, 274_042),
     # torchvision's documentation of resnet50 (num_params).
     ("resnet50", {}, 25_557_032),
-    # Scale and bias take the places of BatchNorm's γ and β; new are the 1,000 scales of the head.
+    # Scale and bias replace BatchNorm's γ and β; the 1,000 scales of the head are additional.
     ("resnet++50", {}, 25_557_032 + 1_000),
     ("resnet++", {"depth": 20, "width": 16}, 272_474 + 10),
 ]
@@ -100,7 +100,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(("name", "options", "shape", "out"), SMALL)
-def test_vmap_over_chains_gives_what_each_chain_gives(name, options, shape, out):
+def test_vmap_over_chains_agrees_with_each_chain(name, options, shape, out):
     chains = [models.make(name, **options).double() for _ in range(2)]
     x = torch.randn(3, *shape, dtype=torch.double)
     alone = torch.stack([chain(x) for chain in chains])
@@ -136,7 +136,7 @@ def test_batchnorm_works_under_vmap_in_evaluation_and_is_refused_in_training(nam
 
 
 @pytest.mark.parametrize(("name", "options", "shape", "out"), SMALL)
-def test_every_parameter_gets_a_gradient_and_each_example_stands_alone(name, options, shape, out):
+def test_every_parameter_gets_a_gradient_and_examples_are_independent(name, options, shape, out):
     model = models.make(name, **options).double()
     x = torch.randn(4, *shape, dtype=torch.double)
     y = model(x)
@@ -155,19 +155,19 @@ def test_models_can_be_copied_and_pickled(name, options, shape, out):
         assert torch.equal(twin(x), model(x))
 
 
-def test_no_activation_works_in_place():
+def test_no_activation_is_in_place():
     for name, options, shape, _ in SMALL:
         model = models.make(name, **options)
-        kept = []
+        outputs = []
         for module in model.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | resnet.WeightNormConv2d):
-                module.register_forward_hook(lambda m, i, o, kept=kept: kept.append((o, o.detach().clone())))
+                module.register_forward_hook(lambda m, i, o, outputs=outputs: outputs.append((o, o.detach().clone())))
         model(torch.randn(2, *shape))
-        assert kept or name in ("resnet++", "resnet++50")
-        assert all(torch.equal(now, then) for now, then in kept), name
+        assert outputs or name in ("resnet++", "resnet++50")
+        assert all(torch.equal(now, then) for now, then in outputs), name
 
 
-def test_mlp_is_its_equation_with_any_activation():
+def test_mlp_follows_its_equation_with_any_activation():
     x = torch.randn(5, 2, 3)
     for activation, function in [("tanh", torch.tanh), ("silu", nn.functional.silu), (torch.sin, torch.sin)]:
         mlp = models.MLP(6, 2, widths=(4, 3), activation=activation)
@@ -175,7 +175,7 @@ def test_mlp_is_its_equation_with_any_activation():
         torch.testing.assert_close(mlp(x), third(function(second(function(first(x.view(5, 6)))))))
 
 
-def test_lenet_options_change_what_they_name():
+def test_lenet_options_change_the_output():
     x = torch.randn(2, 1, 28, 28)
     outputs = []
     for options in ({}, {"pool": "average"}, {"activation": "tanh"}):
@@ -194,7 +194,7 @@ def test_weight_normalization_is_scale_times_unit_direction():
     torch.testing.assert_close(weight.flatten(1).norm(dim=1), layer.scale.abs())
     torch.testing.assert_close(
         weight[1], -2 * layer.direction[1] / layer.direction[1].norm()
-    )  # direction kept, with the sign of the scale
+    )  # the same direction, with the sign of the scale
     x = torch.randn(2, 3, 6, 6)
     torch.testing.assert_close(layer(x), nn.functional.conv2d(x, weight, layer.bias, padding=1))
     before = layer(x)
@@ -203,7 +203,7 @@ def test_weight_normalization_is_scale_times_unit_direction():
     torch.testing.assert_close(layer(x), before)
 
 
-def test_resnetpp_parameters_are_named_for_their_priors_and_start_as_the_paper_says():
+def test_resnetpp_parameters_are_named_for_their_priors_and_initialized_as_in_the_paper():
     for model in (models.make("resnet++", depth=14, width=4, branch_scale=0.05), models.ResNetPP50(width=2)):
         small = 0.1 if isinstance(model, models.ResNetPP50) else 0.05
         kinds = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
@@ -234,14 +234,14 @@ def test_resnetpp_block_is_that_of_figure_1():
 
 
 @pytest.mark.parametrize(("name", "options"), [("resnet++", {"width": 8}), ("vgg16", {}), ("resnet", {"norm": "frn"})])
-def test_signal_neither_dies_nor_explodes_at_the_start(name, options):
+def test_signal_neither_vanishes_nor_explodes_at_initialization(name, options):
     model = models.make(name, **options)
     logits = model(torch.randn(4, 3, 32, 32))
     assert 0.05 < logits.std() < 5
     assert (logits[0] - logits[1]).abs().max() > 0.01
 
 
-def test_filter_response_norm_is_its_equation():
+def test_filter_response_norm_follows_its_equation():
     norm = resnet.FilterResponseNorm(3)
     with torch.no_grad():
         norm.gamma.copy_(torch.tensor([1.0, 2.0, -1.0]))
@@ -255,7 +255,7 @@ def test_filter_response_norm_is_its_equation():
             torch.testing.assert_close(norm(x)[n, c], expected)
 
 
-def test_identity_shortcut_keeps_every_second_position_and_adds_zero_channels():
+def test_identity_shortcut_subsamples_positions_and_adds_zero_channels():
     x = torch.arange(2 * 3 * 4 * 4.0).view(2, 3, 4, 4)
     y = resnet.IdentityShortcut(2, 2)(x)
     assert y.shape == (2, 5, 2, 2)
@@ -314,7 +314,7 @@ def test_inputs_of_the_wrong_shape_are_refused(name, options, shape):
         models.make(name, **options)(torch.zeros(shape))
 
 
-def test_every_model_says_where_it_comes_from_and_its_shapes():
+def test_every_model_documents_its_paper_and_shapes():
     for name in models.names():
         model = models._MODELS[name]
         text = inspect.getdoc(getattr(model, "func", model))

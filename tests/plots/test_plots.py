@@ -1,4 +1,4 @@
-"""Pictures: what is drawn is what was given; colours that can be told apart; bad input."""
+"""Plots: the drawn data are the given data; colours for colour-blind readers; bad input."""
 
 import io
 import itertools
@@ -40,7 +40,7 @@ def test_reliability_and_coverage_draw_the_curves():
     assert png(axes).startswith(b"\x89PNG")
 
 
-def test_histograms_are_shares_and_clip_to_their_limits():
+def test_histograms_are_normalized_and_clipped_to_their_limits():
     axes = plots.histograms({"a": [0.1, 0.1, 0.9, 1.5], "b": torch.tensor([0.5])}, bins=2)
     outlines = [patch for patch in axes.patches if patch.get_label() == "a"]
     assert outlines[0].get_data().values == pytest.approx([0.5, 0.5])
@@ -83,7 +83,7 @@ def test_the_temperature_sweep():
     assert np.asarray(bars.lines[0].get_ydata()) == pytest.approx([0.5, 0.4])
 
 
-def test_an_ellipse_holds_its_share_of_the_gaussian():
+def test_an_ellipse_encloses_its_share_of_the_gaussian():
     mean, covariance = np.array([1.0, -2.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
     draws = np.random.default_rng(0).multivariate_normal(mean, covariance, 20_000)
     inverse = np.linalg.inv(covariance)
@@ -108,7 +108,7 @@ def test_contours_enclose_their_share_of_the_mass():
     png(axes)
 
 
-def test_images_go_from_the_surest_to_the_least_sure():
+def test_images_are_ranked_by_confidence():
     images = torch.arange(5).float().reshape(5, 1, 1, 1).expand(5, 1, 2, 2)
     figure = plots.ranked_images(images, [0.2, 0.9, 0.5, 1.0, 0.1], wrong=[True] * 5, count=3)
     shown = [axes for axes in figure.axes if axes.get_visible()]
@@ -127,7 +127,7 @@ def test_images_go_from_the_surest_to_the_least_sure():
         (lambda: plots.histograms({}), "no histogram"),
         (lambda: plots.risk_coverage({}), "no curve"),
         (lambda: plots.traces({0: []}), "no trace"),
-        (lambda: plots.autocorrelation({0: [1.0, 2.0]}), "3 samples or more; given 2"),
+        (lambda: plots.autocorrelation({0: [1.0, 2.0]}), "at least 3 samples; given 2"),
         (lambda: plots.temperature({}, target=1.0), "no temperature"),
         (lambda: plots.temperature_sweep([], {}), "no temperature"),
         (lambda: plots.temperature_sweep([1.0], {"a": [1.0, 2.0]}), "'a' has 2 losses"),
@@ -135,7 +135,7 @@ def test_images_go_from_the_surest_to_the_least_sure():
         (lambda: ellipse([0], np.eye(2), 0.5), r"mean \(2,\)"),
         (lambda: ellipse([0, 0], np.eye(2), 1.0), "between 0 and 1"),
         (lambda: plots.ranked_images(torch.zeros(2, 2, 4, 4), [1, 2]), "1 or 3, height, width"),
-        (lambda: plots.ranked_images(torch.zeros(2, 4, 4), [1]), "2 images and 1 certainties"),
+        (lambda: plots.ranked_images(torch.zeros(2, 4, 4), [1]), "2 images and 1 confidences"),
         (lambda: plots.ranked_images(torch.zeros(0, 4, 4), []), "at least one"),
     ],
 )
@@ -144,7 +144,7 @@ def test_bad_input(draw, message):
         draw()
 
 
-def test_names_of_the_user_are_no_formulas():
+def test_names_of_the_user_are_not_parsed_as_math():
     assert png(plots.reliability({"$\\frac{1": CURVE, "<b>": CURVE})).startswith(b"\x89PNG")
 
 
@@ -167,6 +167,6 @@ def lab(colour, matrix):
 
 @pytest.mark.parametrize("kind", BLINDNESS)
 @pytest.mark.parametrize("colours", [style.SERIES, [DARK[f"series-{i}"] for i in range(4)]])
-def test_colours_can_be_told_apart_by_the_colour_blind(kind, colours):
+def test_colour_blind_readers_can_distinguish_colours(kind, colours):
     seen = [lab(colour, BLINDNESS[kind]) for colour in colours]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12

@@ -1,4 +1,4 @@
-"""What the tests of all preconditioners need."""
+"""Helpers for the tests of all preconditioners."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def matrix(sampler, method):
     sizes = [p.numel() for p in params]
     columns = []
     for unit in torch.eye(sum(sizes), dtype=params[0].dtype):
-        pieces = [piece.reshape(p.shape) for piece, p in zip(torch.split(unit, sizes), params, strict=True)]
-        columns.append(torch.cat([v.flatten() for v in apply(sampler.state, group, params, pieces)]))
+        parts = [part.reshape(p.shape) for part, p in zip(torch.split(unit, sizes), params, strict=True)]
+        columns.append(torch.cat([v.flatten() for v in apply(sampler.state, group, params, parts)]))
     return torch.stack(columns, dim=1).detach()
 
 
@@ -45,21 +45,21 @@ def step(sampler, posterior, x, y, batch=None):
 
 
 def run_and_resume(make, steps=7):
-    """Weights after twice `steps` steps: undisturbed, and through a state_dict into a fresh sampler and model."""
+    """Weights after twice `steps` steps: uninterrupted, and through a state_dict into a new sampler and model."""
     x, y = data()
     posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = make(posterior.parameters())
     sampler.bind(posterior, (x, y))
 
-    def go_on(sampler, posterior, start):
+    def proceed(sampler, posterior, start):
         for t in range(start, start + steps):
             step(sampler, posterior, x, y, torch.arange(t % 3, len(x), 3))
 
-    go_on(sampler, posterior, 0)
+    proceed(sampler, posterior, 0)
     other = copy.deepcopy(posterior)
     fresh = make(other.parameters())
     fresh.bind(other, (x, y))
     fresh.load_state_dict(copy.deepcopy(sampler.state_dict()))
-    go_on(sampler, posterior, steps)
-    go_on(fresh, other, steps)
+    proceed(sampler, posterior, steps)
+    proceed(fresh, other, steps)
     return [torch.cat([p.detach().flatten() for p in owner.parameters()]) for owner in (posterior, other)]

@@ -1,4 +1,4 @@
-"""BNP → BNPSGLD: A = P Pᵀ, written out as matrices."""
+"""BNP and BNPSGLD: A = P Pᵀ against explicit matrices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_linear_layer(rows):
     posterior, sampler = bound(model, x, y)
     step(sampler, posterior, x, y)
     p = p_matrix(x.mean(0), x.var(0, unbiased=False), max(4 / rows, 1) ** 0.5)
-    # weights lie as W row by row, then b; a row of P as (b; w)
+    # parameters are flattened as W row by row, then b; P acts on a row (b; w)
     order = [[12 + o, *range(4 * o, 4 * o + 4)] for o in range(3)]
     a, root = matrix(sampler, "drift"), matrix(sampler, "noise")
     for i, rows_i in enumerate(order):
@@ -75,7 +75,7 @@ def test_convolution(groups):
     a, root = matrix(sampler, "drift"), matrix(sampler, "noise")
     torch.testing.assert_close(root @ root.T, a, rtol=1e-9, atol=1e-11)
     variance = x.var((0, 2, 3), unbiased=False)
-    variance = variance + 1e-2 * variance.max() + 1e-4  # the largest of all channels, not of a group's
+    variance = variance + 1e-2 * variance.max() + 1e-4  # the maximum over all channels, not over a group's
     q = max(size / (2 * 4), 1) ** 0.5
     for row in range(4):
         first = row // (4 // groups) * channels
@@ -99,7 +99,7 @@ def test_running_averages_start_from_the_first_batch():
     sampler.freeze()
     step(sampler, posterior, 100 * x, y, slice(0, 2))
     torch.testing.assert_close(known["mean"], 0.75 * x[:12].mean(0) + 0.25 * x[12:].mean(0))
-    assert known["q"] == 1.0  # though two rows are fewer than four inputs
+    assert known["q"] == 1.0  # frozen: the last batch has fewer rows (2) than inputs (4)
 
 
 def test_condition_number_falls_on_shifted_and_badly_scaled_inputs():
@@ -116,15 +116,15 @@ def test_condition_number_falls_on_shifted_and_badly_scaled_inputs():
     before, after = torch.linalg.cond(fisher), torch.linalg.cond(p.T @ fisher @ p)
     assert before > 1e4
     assert after < before / 100
-    assert after < 200  # ε₁ = 0.01 leaves scales below a tenth of the largest alone
+    assert after < 200  # ε₁ = 0.01 limits the effect on scales below a tenth of the largest
 
 
-def test_state_dict_is_the_whole_sampler():
-    undisturbed, resumed = run_and_resume(lambda params: lv.BNPSGLD(params, 1e-2, num_data=24, seed=3))
-    assert torch.equal(undisturbed, resumed)
+def test_the_state_dict_is_complete():
+    uninterrupted, resumed = run_and_resume(lambda params: lv.BNPSGLD(params, 1e-2, num_data=24, seed=3))
+    assert torch.equal(uninterrupted, resumed)
 
 
-def test_it_must_be_bound_and_names_what_it_does_not_cover():
+def test_it_must_be_bound_and_names_uncovered_parameters():
     x, y = data()
     posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
     sampler = lv.BNPSGLD(posterior.parameters(), 1e-2, num_data=len(x))

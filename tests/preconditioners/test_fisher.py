@@ -1,4 +1,4 @@
-"""The full Fisher: its kinds against sums written out, its batches, its drift, what is refused."""
+"""The full Fisher: its kinds against explicit sums, its batches, its correction Γ, what is refused."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def bound(posterior, x, y, **options):
 
 
 def fisher_of(sampler):
-    """F from the factor that the sampler keeps."""
+    """F from the Cholesky factor in the sampler's state."""
     factor = sampler.state[sampler.param_groups[0]["params"][0]]["cholesky"]
     return factor @ factor.T - 0.1 * torch.eye(len(factor), dtype=factor.dtype)
 
 
-def test_exact_is_the_expectation_over_classes():
+def test_the_exact_fisher_is_the_expectation_over_classes():
     x, y = data(rows=10)
     posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=10)
     expected = 0
@@ -49,7 +49,7 @@ def test_exact_is_the_expectation_over_classes():
     torch.testing.assert_close(fisher_of(sampler), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_exact_bernoulli():
+def test_the_exact_fisher_of_bernoulli():
     x, _ = data(rows=10)
     y = torch.ones(10, dtype=torch.float64)
     posterior = lv.Posterior(network(classes=1), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(1.0), num_data=10)
@@ -61,7 +61,7 @@ def test_exact_bernoulli():
     torch.testing.assert_close(fisher_of(sampler), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_exact_gaussian_noise():
+def test_the_exact_fisher_of_gaussian():
     x, _ = data(rows=10)
     posterior = lv.Posterior(
         nn.Linear(4, 2).double(), lv.likelihoods.Gaussian(0.5).double(), lv.priors.Gaussian(1.0), num_data=10
@@ -75,7 +75,7 @@ def test_exact_gaussian_noise():
     torch.testing.assert_close(fisher_of(sampler), 4 * jacobian.T @ jacobian / 10, rtol=1e-6, atol=1e-9)
 
 
-def test_training_labels_and_their_covariance():
+def test_the_empirical_fisher_and_the_gradient_covariance():
     x, y = data(rows=10)
     posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=10)
     rows = gradients(posterior, x, y)
@@ -101,7 +101,7 @@ def test_sampled_labels_average_to_the_exact_fisher():
     assert ((mean - expected.diagonal()).abs() < 4.5 * error + 1e-12).all()
 
 
-def test_its_batches_are_its_own_and_a_function_of_the_step():
+def test_its_batches_are_a_function_of_the_step_and_differ_from_those_of_the_gradient():
     x, y = data(rows=200)
     posterior = lv.Posterior(
         nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0).double(), lv.priors.Gaussian(1.0), num_data=200
@@ -159,9 +159,9 @@ def test_divergence_by_finite_differences(target):
 @pytest.mark.parametrize(
     "options", [{}, {"target": "as-printed", "kind": "mc", "average": 0.9, "interval": 3, "batch_size": 10}]
 )
-def test_state_dict_is_the_whole_sampler(options):
-    undisturbed, resumed = run_and_resume(lambda params: lv.NLD(params, 1e-3, num_data=24, seed=3, **options))
-    assert torch.equal(undisturbed, resumed)
+def test_the_state_dict_is_complete(options):
+    uninterrupted, resumed = run_and_resume(lambda params: lv.NLD(params, 1e-3, num_data=24, seed=3, **options))
+    assert torch.equal(uninterrupted, resumed)
 
 
 def test_moving_average_and_interval():
@@ -186,7 +186,7 @@ def test_moving_average_and_interval():
     torch.testing.assert_close(known["fisher"], keep * first + (1 - keep) * fresh, rtol=1e-9, atol=1e-12)
 
 
-def test_freezing_leaves_jeffreys_alone():
+def test_freezing_has_no_effect_on_jeffreys():
     x, y = data()
     for target, frozen in (("posterior", True), ("as-printed", True), ("jeffreys", False)):
         posterior = lv.Posterior(network(hidden=2), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
@@ -205,7 +205,7 @@ def test_copies_keep_their_settings():
 # ---- bad input
 
 
-def test_too_many_parameters():
+def test_too_many_parameters_are_refused():
     posterior = lv.Posterior(nn.Linear(1000, 10), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=5)
     sampler = lv.NLD(posterior.parameters(), 1e-2, num_data=5, target="as-printed")
     with pytest.raises(ValueError, match=r"10,010 parameters takes 0\.4 GB.*KSGLD"):
@@ -216,7 +216,7 @@ def test_too_many_parameters():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"kind": "mc"}, "kind='exact'"),
         ({"average": 0.9}, "average=0"),
@@ -226,12 +226,12 @@ def test_too_many_parameters():
         ({"damping": 0.0}, "damping"),
     ],
 )
-def test_bad_settings(options, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
         lv.NLD([nn.Parameter(torch.zeros(3))], 1e-2, num_data=5, **options)
 
 
-def test_it_needs_data_one_group_and_a_likelihood_that_it_knows():
+def test_it_needs_data_one_parameter_group_and_a_supported_likelihood():
     x, y = data()
     posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
     with pytest.raises(ValueError, match=r"bind\(posterior, \(x, y\)\)"):

@@ -1,4 +1,4 @@
-"""K-FAC → KSGLD: factors against brute force and curvlinops, drift and noise, what is refused."""
+"""K-FAC and KSGLD: factors against brute force and curvlinops, drift and noise, what is refused."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def convolutions(bias=True):
 
 
 def brute_force(model, log_prob, x, y):
-    """Ā ⊗ G example by example and position by position, with nothing but the layers' own arithmetic.
+    """Ā ⊗ G example by example and position by position, by automatic differentiation.
 
-    A row a of the input is read off the layer's response: ∂s[o, position]/∂(W, b)[o, :] = (a, 1).
+    A row a of the input is the derivative ∂s[o, position]/∂(W, b)[o, :] = (a, 1).
     """
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
     products = []
@@ -73,7 +73,7 @@ def brute_force(model, log_prob, x, y):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
-def test_factors_are_those_of_brute_force(kind, bias):
+def test_factors_agree_with_brute_force(kind, bias):
     model = network(bias=bias) if kind == "linear" else convolutions(bias)
     x, y = data() if kind == "linear" else images()
     expected = brute_force(model, lv.likelihoods.Categorical().log_prob, x, y)
@@ -86,8 +86,8 @@ def test_factors_are_those_of_brute_force(kind, bias):
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
-def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone(kind):
-    """The convolutions' ReLU works in place, on what K-FAC looks at."""
+def test_sampled_labels_are_a_function_of_the_seed_and_do_not_change_gradients(kind):
+    """The ReLU after the convolution is in place: it overwrites the output that K-FAC records."""
     make = network if kind == "linear" else convolutions
     x, y = data() if kind == "linear" else images()
     posterior, sampler = bound(make(), lv.likelihoods.Categorical(), x, y, seed=4)
@@ -96,7 +96,7 @@ def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone(kind)
     generator = random.generator(seed=4, chain=0, step=0, stream=random.Stream.LABELS)
     labels = lv.likelihoods.Categorical().sample(make()(x).detach(), generator)
     expected = brute_force(make(), lv.likelihoods.Categorical().log_prob, x, labels)
-    torch.manual_seed(123)  # the global generator has no say
+    torch.manual_seed(123)  # the global generator has no effect
     sampler.step()
     assert all(torch.equal(p.grad, g) for p, g in zip(posterior.parameters(), before, strict=True))
     layers = [m for m in posterior.model if isinstance(m, nn.Linear | nn.Conv2d)]
@@ -105,7 +105,7 @@ def test_sampled_labels_are_those_of_the_counter_and_leave_gradients_alone(kind)
         torch.testing.assert_close(torch.kron(a, g), product, rtol=1e-9, atol=1e-12)
 
 
-def test_a_linear_layer_with_gaussian_noise_has_its_exact_block():
+def test_the_block_of_a_linear_layer_with_gaussian_likelihood_is_exact():
     """F = Ā ⊗ I/σ²: Ā is exact, G is the average over sampled labels (20,000 of them: 1 % to 2 %)."""
     x, _ = data(rows=20_000)
     y = torch.zeros(len(x), 2, dtype=torch.float64)
@@ -142,13 +142,13 @@ def test_drift_is_the_inverse_of_the_damped_product():
     pi = ((a_bar.trace() / 5) / (g.trace() / 3)) ** 0.5
     a_bar = a_bar + pi * gamma**0.5 * torch.eye(5, dtype=torch.float64)
     g = g + gamma**0.5 / pi * torch.eye(3, dtype=torch.float64)
-    # parameters lie as (W row by row, b), the block as (W | b) column by column
+    # parameters are flattened as (W row by row, b), the block as (W | b) column by column
     order = [o * 4 + i for i in range(4) for o in range(3)] + [12, 13, 14]
     expected = torch.linalg.inv(torch.kron(a_bar, g))
     torch.testing.assert_close(matrix(sampler, "drift")[order][:, order], expected, rtol=1e-8, atol=1e-10)
 
 
-def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperature():
+def test_preconditioning_only_the_noise_is_sgd_at_zero_temperature():
     x, y = data()
     posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, precondition="noise", noise_power=1.0)
     step(sampler, posterior, x, y)
@@ -168,7 +168,7 @@ def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperatur
         assert torch.equal(p, q)
 
 
-def test_moving_averages_start_from_the_first_batch_and_keep_their_intervals():
+def test_moving_averages_start_from_the_first_batch_and_are_updated_at_their_intervals():
     x, y = data()
     model = network()
     posterior, sampler = bound(
@@ -197,9 +197,9 @@ def test_moving_averages_start_from_the_first_batch_and_keep_their_intervals():
 
 
 @pytest.mark.parametrize("options", [{}, {"fisher": "empirical"}, {"factor_interval": 2, "inverse_interval": 3}])
-def test_state_dict_is_the_whole_sampler(options):
-    undisturbed, resumed = run_and_resume(lambda params: lv.KSGLD(params, 1e-2, num_data=24, seed=3, **options))
-    assert torch.equal(undisturbed, resumed)
+def test_the_state_dict_is_complete(options):
+    uninterrupted, resumed = run_and_resume(lambda params: lv.KSGLD(params, 1e-2, num_data=24, seed=3, **options))
+    assert torch.equal(uninterrupted, resumed)
 
 
 def test_copies_are_unbound_and_otherwise_equal():
@@ -217,7 +217,7 @@ def test_copies_are_unbound_and_otherwise_equal():
         assert twin.damping == 0.3
 
 
-def test_frozen_factors_stay():
+def test_freezing_keeps_the_factors():
     x, y = data()
     posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, factor_interval=1, inverse_interval=1)
     with pytest.raises(ValueError, match="burn_in"):
@@ -229,37 +229,37 @@ def test_frozen_factors_stay():
     assert torch.equal(matrix(sampler, "drift"), before)
 
 
-@pytest.mark.parametrize("method", [lv.KSGLD, lv.BNPSGLD])
-def test_layers_may_lie_in_several_groups(method):
+@pytest.mark.parametrize("sampler_class", [lv.KSGLD, lv.BNPSGLD])
+def test_layers_may_be_in_several_parameter_groups(sampler_class):
     x, y = data()
     drifts = []
     for grouped in (False, True):
         posterior = lv.Posterior(network(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
         first, last = (list(posterior.model[i].parameters()) for i in (0, 2))
         groups = [{"params": first}, {"params": last}] if grouped else [*first, *last]
-        sampler = method(groups, 0.01, num_data=len(x), temperature=0.0)
+        sampler = sampler_class(groups, 0.01, num_data=len(x), temperature=0.0)
         sampler.bind(posterior)
         for _ in range(12):
             step(sampler, posterior, x, y)
         drifts.append(torch.cat([p.detach().flatten() for p in posterior.parameters()]))
     torch.testing.assert_close(*drifts, rtol=1e-9, atol=1e-12)
     one = lv.Posterior(nn.Linear(4, 3).double(), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=len(x))
-    sampler = method([{"params": [p]} for p in one.parameters()], 0.1, num_data=len(x))
+    sampler = sampler_class([{"params": [p]} for p in one.parameters()], 0.1, num_data=len(x))
     sampler.bind(one)
     with pytest.raises(ValueError, match="same parameter group"):
         step(sampler, one, x, y)
 
 
-# ---- what is refused or said
+# ---- warnings and errors
 
 
-def test_uncovered_parameters_are_named_once_and_get_the_scalar():
+def test_uncovered_parameters_give_one_warning_and_get_a_scalar():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 3)).double()
     x, y = images()
-    with pytest.warns(UserWarning, match=r"0\.weight, 0\.bias, 2\.weight, 2\.bias: these get A = 0\.25") as said:
+    with pytest.warns(UserWarning, match=r"0\.weight, 0\.bias, 2\.weight, 2\.bias: these get A = 0\.25") as warnings:
         posterior, sampler = bound(model, lv.likelihoods.Categorical(), x, y, uncovered=0.25)
-    assert len(said) == 1
+    assert len(warnings) == 1
     step(sampler, posterior, x, y)
     count = sum(p.numel() for p in list(model.parameters())[:4])
     a, root = matrix(sampler, "drift"), matrix(sampler, "noise")
@@ -292,7 +292,7 @@ def test_shared_weights_are_refused():
         bound(model, lv.likelihoods.Categorical(), x, y)
 
 
-def test_evaluation_is_not_learnt_from():
+def test_forward_passes_without_gradients_or_in_evaluation_mode_are_not_recorded():
     x, y = data()
     posterior, sampler = bound(network(), lv.likelihoods.Categorical(), x, y, factor_interval=1)
     posterior.loss(x, y).backward()
@@ -330,10 +330,10 @@ def test_bad_settings(options):
         lv.KSGLD([nn.Parameter(torch.zeros(2, 3))], 1e-2, num_data=5, **options)
 
 
-# ---- the oracle
+# ---- reference implementation
 
 
-def test_products_are_those_of_curvlinops():
+def test_products_agree_with_curvlinops():
     """`reference/curvlinops.json` was written by `python tests/preconditioners/reference/curvlinops_kfac.py`."""
     from tests.preconditioners.reference.curvlinops_kfac import model_and_data
 
@@ -349,7 +349,7 @@ def test_products_are_those_of_curvlinops():
         torch.testing.assert_close(torch.kron(g, a), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_averages_that_rounding_made_indefinite_still_have_factors():
+def test_averages_that_are_indefinite_by_rounding_can_be_factored():
     rows = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     factor = rows @ rows.T
     factor -= 1e-5 * factor.trace() / 50 * torch.eye(50)

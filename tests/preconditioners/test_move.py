@@ -1,4 +1,4 @@
-"""A preconditioner that moves θ in fewer operations moves it where drift and noise would."""
+"""The fused `move` of a preconditioner equals `drift` plus `noise`."""
 
 import copy
 
@@ -19,8 +19,8 @@ SAMPLERS = {
 @pytest.mark.filterwarnings("ignore:.*has no block for")
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_move_is_drift_and_noise(name, bias, cold):
+@pytest.mark.parametrize("zero_temperature", [False, True])
+def test_a_move_is_drift_and_noise(name, bias, zero_temperature):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3, bias=bias), nn.GroupNorm(1, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4, bias=bias)
@@ -30,13 +30,13 @@ def test_a_move_is_drift_and_noise(name, bias, cold):
     sampler = SAMPLERS[name](posterior.parameters())
     sampler.bind(posterior)
     posterior.loss(x, y).backward()
-    sampler.step()  # to learn something
+    sampler.step()  # to estimate A
     a, group = sampler.preconditioner, sampler.param_groups[0]
     params, grads = list(posterior.parameters()), [torch.randn_like(p) for p in posterior.parameters()]
-    normals = None if cold else [torch.randn_like(p) for p in params]
+    normals = None if zero_temperature else [torch.randn_like(p) for p in params]
     with torch.no_grad():
         drift = a.drift(sampler.state, group, params, grads)
-        noise = [0] * len(params) if cold else a.noise(sampler.state, group, params, copy.deepcopy(normals))
+        noise = [0] * len(params) if zero_temperature else a.noise(sampler.state, group, params, copy.deepcopy(normals))
         expected = [p - 0.3 * d + 0.2 * n for p, d, n in zip(params, drift, noise, strict=True)]
         a.move(sampler.state, group, params, grads, normals, rate=0.3, spread=0.2)
     for p, e in zip(params, expected, strict=True):

@@ -1,4 +1,4 @@
-"""RMSprop → pSGLD."""
+"""RMSprop and pSGLD."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_noise_is_a_root_of_the_drift():
     torch.testing.assert_close(a.diagonal(), 1 / (0.1 * p.grad + 1e-5), rtol=1e-12, atol=0)
 
 
-def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperature():
-    """And the letter of Palacci & Hess, noise A η of half the variance."""
+def test_preconditioning_only_the_noise_is_sgd_at_zero_temperature():
+    """Also the exact update of Palacci & Hess, with noise A η of half the variance."""
     p = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
     sampler = lv.pSGLD([p], 1e-2, num_data=7, eps=0.5, precondition="noise", noise_power=1.0, temperature=0.5, seed=2)
     p.grad = torch.logspace(-6, 2, 6, dtype=torch.float64)
@@ -51,13 +51,13 @@ def test_precondition_noise_alone_leaves_the_drift_and_is_sgd_at_zero_temperatur
     assert torch.equal(cold.detach(), 1 - 0.1 * torch.arange(6.0))
 
 
-def test_precondition_is_refused_if_it_is_neither():
+def test_an_unknown_precondition_is_refused():
     with pytest.raises(ValueError, match='choose "both" or "noise"'):
         lv.pSGLD([torch.nn.Parameter(torch.zeros(2))], 1e-2, num_data=7, precondition="drift")
 
 
 @pytest.mark.parametrize("precondition", ["both", "noise"])
-def test_stacked_chains_are_the_single_ones(precondition):
+def test_stacked_chains_equal_single_chains(precondition):
     start = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     together = torch.nn.Parameter(start.clone())
     alone = [torch.nn.Parameter(row.clone()) for row in start]
@@ -70,7 +70,7 @@ def test_stacked_chains_are_the_single_ones(precondition):
     torch.testing.assert_close(together, torch.stack(list(alone)), rtol=1e-6, atol=1e-7)
 
 
-def test_frozen_it_keeps_its_diagonal():
+def test_freezing_keeps_the_diagonal():
     p = torch.nn.Parameter(torch.zeros(3))
     sampler = lv.pSGLD([p], 1e-2, num_data=7)
     p.grad = torch.ones(3)
@@ -82,6 +82,6 @@ def test_frozen_it_keeps_its_diagonal():
     assert torch.equal(sampler.state[p]["square"], before)
 
 
-def test_state_dict_is_the_whole_sampler():
-    undisturbed, resumed = run_and_resume(lambda params: lv.pSGLD(params, 1e-2, num_data=24, seed=3))
-    assert torch.equal(undisturbed, resumed)
+def test_the_state_dict_is_complete():
+    uninterrupted, resumed = run_and_resume(lambda params: lv.pSGLD(params, 1e-2, num_data=24, seed=3))
+    assert torch.equal(uninterrupted, resumed)

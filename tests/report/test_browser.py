@@ -1,10 +1,10 @@
-"""The page in a real browser: no error, no request, no sideways scrolling, on a phone and on a desk, in both themes."""
+"""The page in a browser: no errors, no requests, no horizontal scrolling, on phone and desktop, in both themes."""
 
 import shutil
 
 import pytest
 
-from tests.report.test_evaluate import judged
+from tests.report.test_evaluate import full_report
 
 WHERE = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
 QUIET = "disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
@@ -16,7 +16,7 @@ def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'langevin[test]'")
     found = next(filter(None, WHERE), None)
     if found is None:
-        pytest.skip("no chromium on this machine, so the page is not looked at: apt-get install chromium")
+        pytest.skip("chromium is not installed: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=found, args=FLAGS)
         yield opened
@@ -25,22 +25,24 @@ def browser():
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
-    return judged().save(tmp_path_factory.mktemp("page") / "report.html")
+    return full_report().save(tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
-def test_the_page_opens_without_error_request_or_sideways_scrolling(browser, page_file, tmp_path, theme, width, height):
+def test_the_page_opens_without_errors_requests_or_horizontal_scrolling(
+    browser, page_file, tmp_path, theme, width, height
+):
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(page_file.as_uri())
     assert page.evaluate("document.readyState") == "complete"
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [page_file.as_uri()]
+    assert messages == []
+    assert [url for url in requests if not url.startswith("data:")] == [page_file.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("ul.verdicts > li").count() >= 6
     assert all(box["width"] > 200 for box in (svg.bounding_box() for svg in page.locator("figure svg").all()))
@@ -54,7 +56,7 @@ def test_the_page_opens_without_error_request_or_sideways_scrolling(browser, pag
     context.close()
 
 
-def test_dark_readers_print_on_white(browser, page_file):
+def test_the_dark_theme_prints_on_white(browser, page_file):
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()
     page.goto(page_file.as_uri())

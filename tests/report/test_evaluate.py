@@ -1,9 +1,10 @@
-"""`evaluate` on small runs: what applies is said, what can't be known is said to be unknown."""
+"""`evaluate` on small runs: what applies is reported, what cannot be determined is reported as unknown."""
 
 import functools
 import json
 import math
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def image_runs():
 
 
 @functools.cache
-def judged():
+def full_report():
+    """A report with everything: out-of-distribution inputs, an attack, a baseline."""
     run, sgd = image_runs()
     outside = 5 * torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(2))
     return lv.evaluate(
@@ -55,27 +57,27 @@ def about(report, what):
     return [verdict for verdict in report.verdicts if verdict.about == what]
 
 
-def test_everything_at_once():
-    report = judged()
+def test_a_report_with_everything():
+    report = full_report()
     kinds = [verdict.about for verdict in report.verdicts]
     assert kinds == [
         "Temperature",
-        "Agreement of chains",
-        "Effective samples",
-        "Drift",
+        "Convergence",
+        "Effective sample size",
+        "Stationarity",
         "Calibration",
-        "Foreign inputs",
+        "OOD detection",
         "Attack",
         "Comparison",
     ]
-    assert report.title == "SGLD: can it be trusted?"
-    assert report.summary == "80 samples of 4 chains, judged on 80 test inputs, beside SGD."
+    assert report.title == "SGLD: evaluation"
+    assert report.summary == "80 samples of 4 chains, evaluated on 80 test inputs, compared with SGD."
     assert [table.title for table in report.tables] == [
         "Scores",
         "Differences from SGLD",
-        f"Foreign inputs: {EVIL}",
+        f"Out-of-distribution inputs: {EVIL}",
         "Attack: FGSM(0.1)",
-        "Mixing",
+        "Convergence",
         "Temperature",
     ]
     assert len(report.pictures) == 7
@@ -89,8 +91,8 @@ def test_everything_at_once():
     ]
 
 
-def test_the_page_escapes_the_names_of_the_user_and_is_small():
-    page = judged().html()
+def test_the_page_escapes_names_of_the_user_and_is_small():
+    page = full_report().html()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert len(page.encode()) < 1_000_000
@@ -99,54 +101,54 @@ def test_the_page_escapes_the_names_of_the_user_and_is_small():
 def test_the_numbers_are_those_of_the_evaluation():
     run, sgd = image_runs()
     x, y = images()
-    numbers = json.loads(json.dumps(judged().to_dict()))["numbers"]
+    numbers = json.loads(json.dumps(full_report().to_dict()))["numbers"]
     expected = lv.compare({"SGLD": run, "SGD": sgd}, (x, y)).to_dict()
     assert numbers["comparison"] == json.loads(json.dumps(expected))
-    rows = {row[0]: row[1:] for row in judged().tables[0].rows}
+    rows = {row[0]: row[1:] for row in full_report().tables[0].rows}
     assert rows["Accuracy"][0] == f"{float((run.predict(x).labels == y).float().mean()):.1%}"
     assert rows["Mean confidence"][1] == f"{float(sgd.predict(x).confidence.mean()):.3f}"
     assert numbers["chains"]["temperature"]["mean"] == pytest.approx(run.temperature().mean)
     assert numbers["attack"]["SGLD"]["clean_accuracy"] == pytest.approx(float(rows["Accuracy"][0][:-1]) / 100, abs=1e-3)
 
 
-def test_one_chain_has_no_agreement():
+def test_convergence_of_one_chain_is_unknown():
     report = lv.evaluate(draw(toy_posterior(), toy_data()), toy_data(), probe=5)
-    (verdict,) = about(report, "Agreement of chains")
+    (verdict,) = about(report, "Convergence")
     assert verdict.level == "unknown"
-    assert about(report, "Foreign inputs")[0].level == "unknown"
-    assert ["R̂, largest", "unknown", "unknown"] in next(t for t in report.tables if t.title == "Mixing").rows
+    assert about(report, "OOD detection")[0].level == "unknown"
+    assert ["R̂, largest", "unknown", "unknown"] in next(t for t in report.tables if t.title == "Convergence").rows
     report.html()
 
 
-def test_one_sample_says_what_it_can():
+def test_one_sample_has_unknown_diagnostics():
     run = draw(toy_posterior(), toy_data(), thin=40)
     assert len(run) == 1
     report = lv.evaluate(run, toy_data(), probe=5)
-    for what in ("Temperature", "Agreement of chains", "Effective samples", "Drift"):
+    for what in ("Temperature", "Convergence", "Effective sample size", "Stationarity"):
         (verdict,) = about(report, what)
         assert verdict.level == "unknown", verdict
     assert about(report, "Calibration")
     assert "nan" not in report.html().replace("nanoseconds", "").lower().split("</style>")[1].replace("finance", "")
 
 
-def test_thermostats_say_that_the_kinetic_temperature_is_by_construction():
+def test_a_thermostat_sets_the_kinetic_temperature_by_construction():
     run = draw(toy_posterior(), toy_data(), sampler=partial(lv.SGNHT, lr=1e-2))
     (table,) = [t for t in lv.evaluate(run, toy_data(), probe=5).tables if t.title == "Temperature"]
-    assert "SGNHT's thermostat makes the kinetic one T by construction" in table.message
+    assert "SGNHT's thermostat makes the kinetic temperature T by construction" in table.caption
     assert table.rows[-1][0] == "Kinetic, all weights"
     assert {row[0] for row in table.rows} >= {"0.weight", "2.bias"}
 
 
-def test_sgd_is_no_sampler():
+def test_sgd_does_not_sample_the_posterior():
     _, sgd = image_runs()
     report = lv.evaluate(sgd, images(), probe=5)
     (verdict,) = about(report, "Temperature")
     assert "SGD" in verdict.message
     assert "not samples of the posterior" in verdict.message
-    assert not about(report, "Agreement of chains")
+    assert not about(report, "Convergence")
 
 
-def test_samples_that_are_not_finite_are_named_first_and_left_out(tmp_path, monkeypatch):
+def test_non_finite_samples_are_reported_first_and_excluded(tmp_path, monkeypatch):
     store_nan(monkeypatch, number=3)
     draw(toy_posterior(), toy_data(), out=tmp_path / "run")
     with pytest.warns(UserWarning, match="2.bias"):
@@ -161,13 +163,10 @@ def test_samples_that_are_not_finite_are_named_first_and_left_out(tmp_path, monk
 
 def test_regression():
     x = toy_data()[0]
-    posterior = lv.Posterior(
-        nn.Linear(4, 2), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(), num_data=60
-    )
-    run = draw(posterior, (x, x[:, :2]), chains=2)
+    run = draw(regression_posterior(), (x, x[:, :2]), chains=2)
     report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, baselines={"same": run}, probe=5)
     assert "90% intervals" in about(report, "Calibration")[0].message
-    assert about(report, "Foreign inputs")[0].level == "good"
+    assert about(report, "OOD detection")[0].level == "good"
     assert about(report, "Comparison")[0].level == "unknown"
     assert report.tables[0].rows[0][0] == "Root mean square error"
     report.html()
@@ -175,18 +174,56 @@ def test_regression():
         lv.evaluate(run, (x, x[:, :2]), attack=lv.evaluation.FGSM(0.1))
 
 
-def test_the_coverage_of_a_gaussian_is_the_one_asked():
+def regression_posterior():
+    torch.manual_seed(0)
+    likelihood = lv.likelihoods.Gaussian(0.5, sampled=True)
+    return lv.Posterior(nn.Linear(4, 2), likelihood, lv.priors.Gaussian(), num_data=60)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_without_an_attack_every_sample_is_read_once(task, tmp_path, monkeypatch):
+    """Of the run and of the baseline; a second prediction, or diagnostics of the weights, would read them again."""
+    monkeypatch.setattr("langevin.storage.stored._CACHED", 0)
+    x, y = toy_data()
+    posterior, data = (toy_posterior, (x, y)) if task == "classification" else (regression_posterior, (x, x[:, :2]))
+    runs = [draw(posterior(), data, chains=2, seed=seed, out=tmp_path / f"run{seed}") for seed in (0, 1)]
+    reads, predictions = Counter(), Counter()
+
+    def counted(run):
+        read_rows, predict_many = run.store.read_rows, run.predict_many
+
+        def counting_read_rows(records):
+            reads.update((run.path, record.chain, record.step) for record in records)
+            return read_rows(records)
+
+        def counting_predict_many(*arguments, **options):
+            predictions[run.path] += 1
+            return predict_many(*arguments, **options)
+
+        monkeypatch.setattr(run.store, "read_rows", counting_read_rows)
+        monkeypatch.setattr(run, "predict_many", counting_predict_many)
+        return run
+
+    run, baseline = (counted(lv.load(made.path, posterior().model, posterior().likelihood)) for made in runs)
+    lv.evaluate(run, data, ood={"far": 10 * x}, baselines={"other": baseline}, probe=5).html()
+    places = {(r.path, record.chain, record.step) for r in (run, baseline) for record in r.samples.records}
+    assert len(places) == len(run) + len(baseline) == 80
+    assert reads == dict.fromkeys(places, 1)
+    assert predictions == {run.path: 1, baseline.path: 1}
+
+
+def test_the_coverage_of_a_gaussian_is_nominal():
     from langevin.ensembles.prediction import ValuePrediction
 
     n = 20_000
     prediction = ValuePrediction(torch.zeros(n), torch.full((n,), 3.0), torch.full((n,), 1.0))
     target = 2 * torch.randn(n, generator=torch.Generator().manual_seed(0))
-    for asked in (0.5, 0.9):
-        error = math.sqrt(asked * (1 - asked) / n)
-        assert abs(coverage_of(prediction, target, asked) - asked) < 4 * error
+    for nominal in (0.5, 0.9):
+        error = math.sqrt(nominal * (1 - nominal) / n)
+        assert abs(coverage_of(prediction, target, nominal) - nominal) < 4 * error
 
 
-def test_labels_of_a_bernoulli_in_a_column():
+def test_bernoulli_labels_of_shape_n_1():
     x = toy_data()[0]
     y = (x[:, :1] > 0).float()
     posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Bernoulli(), lv.priors.Gaussian(), num_data=60)
@@ -194,21 +231,21 @@ def test_labels_of_a_bernoulli_in_a_column():
     assert report.tables[0].rows[0][0] == "Accuracy"
 
 
-def test_a_distilled_network_beside_its_ensemble():
+def test_a_distilled_network_against_its_ensemble():
     run, _ = image_runs()
     x, y = images()
     student = lv.distill(run, image_posterior().model, x, steps=100, lr=0.05)
-    beside = lv.evaluate(run, (x, y), baselines={"distilled": student}, attack=lv.evaluation.FGSM(0.1), probe=5)
-    assert about(beside, "Comparison")
+    report = lv.evaluate(run, (x, y), baselines={"distilled": student}, attack=lv.evaluation.FGSM(0.1), probe=5)
+    assert about(report, "Comparison")
     alone = lv.evaluate(student, (x, y))
-    assert [verdict.about for verdict in alone.verdicts] == ["Calibration", "Foreign inputs"]
+    assert [verdict.about for verdict in alone.verdicts] == ["Calibration", "OOD detection"]
     assert "korattikara2015bayesian" in alone.citations[0]
     assert alone.title.startswith("Distilled")
     alone.html()
 
 
 class Fitted:
-    """What a fit looks like from outside."""
+    """The interface of a fit."""
 
     manifest = {"method": {"name": "SWAG", "options": {"rank": 3}}, "environment": {"torch": "2"}}  # noqa: RUF012
 
@@ -221,23 +258,23 @@ class Fitted:
         return {0: [3.0, 2.0, 1.0]}
 
 
-def test_a_plain_network_beside_a_run():
+def test_a_plain_network():
     x, y = toy_data()
     network = toy_model()
     report = lv.evaluate(
         network, (x, y), ood={"far": 9 * x}, attack=lv.evaluation.FGSM(0.1), baselines={"again": network}
     )
-    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs", "Attack", "Comparison"]
+    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "OOD detection", "Attack", "Comparison"]
     assert report.configuration == {"Kind": "Sequential"}
     assert report.citations[0].startswith("@inproceedings{goodfellow")
 
 
-def test_what_does_not_apply_to_a_fit_is_not_shown():
+def test_diagnostics_of_chains_are_not_shown_for_a_fit():
     report = lv.evaluate(Fitted(), toy_data())
-    assert report.title == "SWAG: can it be trusted?"
-    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "Foreign inputs"]
+    assert report.title == "SWAG: evaluation"
+    assert [verdict.about for verdict in report.verdicts] == ["Calibration", "OOD detection"]
     assert [table.title for table in report.tables] == ["Scores"]
-    assert "Did the loss settle?" in [picture.title for picture in report.pictures]
+    assert "Training loss (trace)" in [picture.title for picture in report.pictures]
     assert report.configuration["Method"] == "SWAG(rank=3)"
 
 
@@ -248,8 +285,8 @@ def test_what_does_not_apply_to_a_fit_is_not_shown():
         ({"ood": {"odd": 3}}, r"ood\['odd'\]"),
         ({"test": (torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))}, "empty"),
         ({"test": (torch.zeros(5, 4), torch.full((5,), 7))}, "found label 7"),
-        ({"against": {"two": 3}}, "Give a run"),
-        ({"probe": 0}, "one input or more"),
+        ({"baselines": {"two": 3}}, "Give a run"),
+        ({"probe": 0}, "must be 1 or more; given 0"),
     ],
 )
 def test_bad_input(options, message):
@@ -258,28 +295,28 @@ def test_bad_input(options, message):
         lv.evaluate(run, options.pop("test", toy_data()), **options)
 
 
-def test_runs_with_other_classes_are_not_compared():
+def test_runs_with_different_classes_are_not_compared():
     run = draw(toy_posterior(), toy_data())
     other = draw(toy_posterior(toy_model(classes=4)), toy_data())
     with pytest.raises(ValueError, match="'four': 4 classes"):
         lv.evaluate(run, toy_data(), baselines={"four": other})
 
 
-def test_a_name_that_is_taken_is_told_apart():
+def test_a_baseline_of_the_same_name_renames_the_run():
     run = draw(toy_posterior(), toy_data())
     assert lv.evaluate(run, toy_data(), baselines={"SGLD": run}, probe=5).title.startswith("SGLD (this run)")
 
 
-def test_the_command_line_judges_and_writes_pages(tmp_path):
+def test_the_command_line_evaluates_and_writes_reports(tmp_path):
     quick = ["--model", "mlp", "--data", "digits", "--lr", "0.1", "--thin", "5", "--model-option", "widths=[8]"]
     for seed, name in enumerate(("a", "b")):
         command("sample", *quick, "--steps", "40", "--seed", seed, "--out", tmp_path / name)
-    said = command("evaluate", tmp_path / "a", "--attack", "fgsm", "--json", tmp_path / "a.json")
-    assert "Calibration" in said
+    output = command("evaluate", tmp_path / "a", "--attack", "fgsm", "--json", tmp_path / "a.json")
+    assert "Calibration" in output
     assert json.loads((tmp_path / "a.json").read_text())["numbers"]["samples"] == 6
-    said = command("report", tmp_path / "a", "--against", tmp_path / "b", "--ood", "digits")
-    assert "report.html" in said
-    assert "No difference from b" in said or "than b" in said
+    output = command("report", tmp_path / "a", "--baseline", tmp_path / "b", "--ood", "digits")
+    assert "report.html" in output
+    assert "No significant difference from b" in output or "than b" in output
     assert (tmp_path / "a" / "report.html").read_text().startswith("<!doctype html>")
     with pytest.raises(ValueError, match="choose fgsm or pgd"):
         command("report", tmp_path / "a", "--attack", "stone")
@@ -288,7 +325,7 @@ def test_the_command_line_judges_and_writes_pages(tmp_path):
         command("report", tmp_path / "mine")
 
 
-def test_the_command_line_asks_for_test_data_that_it_can_not_know(tmp_path, monkeypatch):
+def test_the_command_line_needs_test_data_for_custom_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "theirs.py").write_text(
@@ -300,17 +337,17 @@ def test_the_command_line_asks_for_test_data_that_it_can_not_know(tmp_path, monk
     options = ["--model", "theirs:net", "--data", "theirs:data", "--lr", "0.01", "--steps", "20", "--out", "run"]
     command("sample", *options)
     with pytest.raises(ValueError, match="--test module:function"):
-        command("evaluate", "run")
-    said = command("evaluate", "run", "--test", "theirs:data", "--ood", "theirs:other")
-    assert "theirs:other" in said
+        command("evaluate", "run", "--trust")
+    output = command("evaluate", "run", "--trust", "--test", "theirs:data", "--ood", "theirs:other")
+    assert "theirs:other" in output
 
 
-def test_runs_of_the_same_name_are_told_apart_by_their_paths():
+def test_runs_of_the_same_name_are_shown_by_their_paths():
     assert list(_names([Path("x/a"), Path("y/a"), Path("y/b")])) == ["x/a", "y/a", "b"]
 
 
 def command(*words):
-    """The command line in this process; its errors come out as they are."""
+    """Run the command line in this process; errors are raised."""
     done = CliRunner().invoke(app, [str(word) for word in words])
     if done.exception is not None:
         raise done.exception

@@ -20,7 +20,7 @@ def report(name="SGLD"):
     return Report(
         title=name,
         summary=name,
-        verdicts=[Verdict(name, level, name, name) for level in ("good", "look", "bad", "unknown")],
+        verdicts=[Verdict(name, level, name, name) for level in ("good", "check", "bad", "unknown")],
         tables=[Table(name, name, ["", name], [[name, name]])],
         pictures=[Picture(name, name, name, inline_svg(axes.figure, name, "p0"))],
         configuration={name: name},
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
         return [attributes for name, attributes in self.found if name == tag]
 
 
-def test_whatever_the_user_calls_things_is_text():
+def test_text_of_the_user_is_escaped():
     page = report(EVIL).html()
     assert "<script" not in page
     assert "alert(&#34;x&#34;)" in page or "alert(&quot;x&quot;)" in page
@@ -54,7 +54,7 @@ def test_whatever_the_user_calls_things_is_text():
     assert svg["aria-label"] == EVIL
 
 
-def test_the_page_asks_for_nothing():
+def test_the_page_makes_no_requests():
     page = report().html()
     tags = Tags(page)
     for tag, attributes in tags.found:
@@ -67,7 +67,7 @@ def test_the_page_asks_for_nothing():
     assert policy.startswith("default-src 'none'")
 
 
-def test_tables_have_headers_and_captions_and_pictures_a_description():
+def test_tables_have_headers_and_captions_and_figures_alternative_text():
     tags = Tags(report().html())
     assert len(tags.all("table")) == len(tags.all("caption")) == 3
     assert all(attributes.get("scope") in ("col", "row") for attributes in tags.all("th"))
@@ -91,7 +91,7 @@ def contrast(a, b):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_contrast_is_computed_as_wcag_says():
+def test_contrast_is_that_of_wcag():
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
@@ -99,23 +99,23 @@ def test_the_contrast_is_computed_as_wcag_says():
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_contrast_is_aa_in_both_themes(theme):
     for ground in ("paper", "card"):
-        for text in ("ink", "muted", "link", "good", "look", "bad", "unknown"):
+        for text in ("ink", "muted", "link", "good", "check", "bad", "unknown"):
             assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground)
-        for index in range(4):  # lines of pictures
+        for index in range(4):  # lines of figures
             assert contrast(theme[f"series-{index}"], theme[ground]) >= 3, (index, ground)
-    for level in ("good", "look", "bad", "unknown"):
+    for level in ("good", "check", "bad", "unknown"):
         assert contrast(theme[level], theme[f"{level}-wash"]) >= 4.5, level
     assert theme.keys() == LIGHT.keys()
 
 
-def test_pictures_take_their_colours_from_the_theme():
+def test_figures_take_their_colours_from_the_theme():
     svg = report().pictures[0].svg
     assert "var(--series-0)" in svg
     assert "var(--sans)" in svg
     known = {*style.SERIES, style.INK, style.MUTED, style.FAINT, style.PAPER}
     left = set(re.findall(r"#[0-9a-f]{6}\b", svg))
     assert not left & known
-    assert left <= {"#000000"}, left  # matplotlib's own default, which nothing visible has
+    assert left <= {"#000000"}, left  # matplotlib's default, on nothing visible
 
 
 def test_saving(tmp_path):
@@ -123,12 +123,12 @@ def test_saving(tmp_path):
     assert path.read_text().startswith("<!doctype html>")
     numbers = json.loads(report().save(tmp_path / "report.json").read_text())
     assert numbers["numbers"] == {"nothing": None, "array": [1.0, None], "flag": True}
-    assert [verdict["level"] for verdict in numbers["verdicts"]] == ["good", "look", "bad", "unknown"]
+    assert [verdict["level"] for verdict in numbers["verdicts"]] == ["good", "check", "bad", "unknown"]
     with pytest.raises(ValueError, match="report.html"):
         report().save(tmp_path / "report.pdf")
 
 
-def test_what_there_is_none_of_is_not_shown():
+def test_empty_sections_are_not_shown():
     bare = Report("t", "s", [Verdict("a", "good", "b")], [], [], {"Kind": "x"}, {}, [])
     page = bare.html()
     assert 'id="pictures"' not in page

@@ -1,4 +1,4 @@
-"""Every verdict in every case: the sentence that a user reads."""
+"""Every verdict in every case: level and message."""
 
 import math
 
@@ -17,40 +17,40 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "asked", "level", "message"),
+    ("mean", "error", "target", "level", "message"),
     [
-        (1.02, 0.03, 1.0, "good", "Samples at T = 1.02 ± 0.03: as asked (T = 1)."),
-        (0.50, 0.01, 0.5, "good", "as asked (T = 0.5)"),
-        (1.30, 0.05, 1.0, "bad", "too hot, asked T = 1"),
-        (0.70, 0.05, 1.0, "bad", "too cold, asked T = 1"),
+        (1.02, 0.03, 1.0, "good", "Temperature 1.02 ± 0.03: on target (1)."),
+        (0.50, 0.01, 0.5, "good", "on target (0.5)"),
+        (1.30, 0.05, 1.0, "bad", "too hot, target 1"),
+        (0.70, 0.05, 1.0, "bad", "too cold, target 1"),
         (2.00, 0.05, 1.0, "bad", "too hot"),
-        (1.06, 0.03, 1.0, "look", "perhaps a little hot"),  # within one error it is as asked, within two not
-        (1.16, 0.04, 1.0, "look", "perhaps a little hot"),
-        (1.09, 0.03, 1.0, "look", "perhaps a little hot"),
-        (0.91, 0.03, 1.0, "look", "perhaps a little cold"),
+        (1.06, 0.03, 1.0, "check", "perhaps a little hot"),  # on target within one standard error, not within two
+        (1.16, 0.04, 1.0, "check", "perhaps a little hot"),
+        (1.09, 0.03, 1.0, "check", "perhaps a little hot"),
+        (0.91, 0.03, 1.0, "check", "perhaps a little cold"),
         (1.00, 0.30, 1.0, "unknown", "too uncertain to compare"),
-        (1.00, NAN, 1.0, "unknown", "its error is unknown"),
-        (NAN, NAN, 1.0, "unknown", "No temperature was read"),
+        (1.00, NAN, 1.0, "unknown", "too few samples for a standard error"),
+        (NAN, NAN, 1.0, "unknown", "No temperature was measured"),
     ],
 )
-def test_temperature(mean, error, asked, level, message):
-    verdict = verdicts.temperature(Estimate(mean, error), asked, "SGLD", True)
+def test_temperature(mean, error, target, level, message):
+    verdict = verdicts.temperature(Estimate(mean, error), target, "SGLD", True)
     assert verdict.level == level
     assert message in verdict.message
 
 
-def test_what_has_no_temperature_is_not_judged_by_it():
+def test_methods_without_a_temperature_have_no_temperature_verdict():
     assert verdicts.temperature(None, 1.0, "SWAG", True) is None
-    for asked, posterior in ((1.0, False), (0.0, True)):
-        verdict = verdicts.temperature(Estimate(0.3, 0.01), asked, "SGD", posterior)
+    for target, posterior in ((1.0, False), (0.0, True)):
+        verdict = verdicts.temperature(Estimate(0.3, 0.01), target, "SGD", posterior)
         assert verdict.level == "unknown"
         assert "not samples of the posterior" in verdict.message
 
 
-def test_a_sampler_of_the_users_has_no_known_target_temperature():
+def test_a_custom_sampler_has_no_known_target_temperature():
     verdict = verdicts.temperature(Estimate(1.0, 0.01), NAN, "This sampler", True)
     assert verdict.level == "unknown"
-    assert "T = 1.00 ± 0.01; which T was asked is not known" in verdict.message
+    assert "Temperature 1.00 ± 0.01; the target temperature of a custom sampler is unknown" in verdict.message
 
 
 @pytest.mark.parametrize(
@@ -58,39 +58,32 @@ def test_a_sampler_of_the_users_has_no_known_target_temperature():
     [
         (4, 100, 1.04, 0.0, "", "good", "The 4 chains agree"),
         (4, 100, 1.06, 0.05, "", "good", "R̂ ≤ 1.05 on 95%"),
-        (
-            4,
-            100,
-            1.4,
-            0.12,
-            "",
-            "bad",
-            "R̂ = 1.4 at worst, above 1.05 on 12% of the probe set: run longer.",
-        ),
-        (4, 100, 1.1, 0.12, "", "look", "Chains disagree"),
-        (4, 100, math.inf, 0.02, "", "bad", "stuck, each at another place"),
-        (1, 100, NAN, NAN, "", "unknown", "one chain has nothing to agree with"),
-        (2, 1, NAN, NAN, "", "unknown", "1 samples a chain are too few"),
-        (2, 1, NAN, NAN, "because", "unknown", "Not known: because."),
+        (4, 100, 1.4, 0.12, "", "bad", "R̂ reaches 1.4 and is above 1.05 on 12% of the probe set."),
+        (4, 100, 1.1, 0.12, "", "check", "Chains disagree"),
+        (4, 100, math.inf, 0.02, "", "bad", "stuck at different values"),
+        (1, 100, NAN, NAN, "", "unknown", "R̂ needs at least two chains"),
+        (2, 1, NAN, NAN, "", "unknown", "1 samples per chain are too few"),
+        (2, 1, NAN, NAN, "because", "unknown", "Unknown: because."),
     ],
 )
-def test_agreement(chains, draws, worst, share, why, level, message):
-    verdict = verdicts.agreement(chains, draws, worst, share, why)
+def test_convergence(chains, draws, worst, share, why, level, message):
+    verdict = verdicts.convergence(chains, draws, worst, share, why)
     assert verdict.level == level
     assert message in verdict.message
+    assert ("Run longer" in verdict.advice) == ("disagree" in verdict.message)
 
 
 @pytest.mark.parametrize(
-    ("samples", "worth", "level", "message"),
+    ("samples", "ess", "level", "message"),
     [
-        (400, 120.0, "good", "400 samples are worth 120 independent ones: enough"),
-        (400, 99.0, "look", "still rough"),
+        (400, 120.0, "good", "ESS 120 of 400 samples: enough"),
+        (400, 99.0, "check", "large Monte Carlo error"),
         (3, NAN, "unknown", "3 samples are too few"),
-        (1, NAN, "unknown", "One set of weights"),
+        (1, NAN, "unknown", "One sample: epistemic uncertainty cannot be estimated"),
     ],
 )
-def test_effective(samples, worth, level, message):
-    verdict = verdicts.effective(samples, worth)
+def test_effective(samples, ess, level, message):
+    verdict = verdicts.effective(samples, ess)
     assert verdict.level == level
     assert message in verdict.message
 
@@ -99,17 +92,17 @@ def trace(name, chain, z, stationary):
     return Stationarity(name, chain, early=2.0, late=1.0, z=z, p_value=0.01, stationary=stationary)
 
 
-def test_drift():
-    assert verdicts.settled([]).level == "unknown"
-    assert verdicts.settled([trace("loss", 0, NAN, None)]).level == "unknown"
-    assert verdicts.settled([trace("loss", 0, 1, True), trace("loss", 1, NAN, None)]).level == "good"
-    verdict = verdicts.settled([trace("loss", 0, 4, False), trace("loss", 2, -9, False), trace("loss", 3, 1, True)])
-    assert verdict.level == "look"
-    assert "The loss of chain 2 still drifts, from 2 to 1, and 1 more traces" in verdict.message
-    assert "more" not in verdicts.settled([trace("loss", 0, 4, False)]).message.split("drifts")[1].split(":")[0]
+def test_stationarity():
+    assert verdicts.stationary([]).level == "unknown"
+    assert verdicts.stationary([trace("loss", 0, NAN, None)]).level == "unknown"
+    assert verdicts.stationary([trace("loss", 0, 1, True), trace("loss", 1, NAN, None)]).level == "good"
+    verdict = verdicts.stationary([trace("loss", 0, 4, False), trace("loss", 2, -9, False), trace("loss", 3, 1, True)])
+    assert verdict.level == "check"
+    assert "The loss of chain 2 drifts, from 2 to 1, and 1 more traces" in verdict.message
+    assert "more" not in verdicts.stationary([trace("loss", 0, 4, False)]).message.split("drifts")[1].split(":")[0]
 
 
-def test_chance_is_that_of_honest_predictions():
+def test_chance_is_that_of_calibrated_predictions():
     generator = torch.Generator().manual_seed(0)
     probs = torch.randn(800, 3, generator=generator).softmax(1)
     confidence, predicted = probs.max(1)
@@ -127,7 +120,7 @@ def test_chance_is_that_of_honest_predictions():
     assert abs(float(errors.mean()) - chance.error) < 4 * mean_error
     assert abs(float(errors.std()) / chance.spread - 1) < 4 * deviation_error
     assert abs(float(gaps.std()) / chance.gap - 1) < 4 * deviation_error
-    assert alarms / repeats < 0.1  # two tests at two deviations, about 0.02 and 0.05
+    assert alarms / repeats < 0.1  # two tests at two standard deviations, about 0.02 and 0.05
     one = Reliability(torch.tensor([0.8]), torch.tensor([0.8]), torch.tensor([100]))
     assert verdicts.chance_level(one) == pytest.approx([math.sqrt(2 / math.pi) * 0.04, 0.6028 * 0.04, 0.04], rel=1e-3)
 
@@ -135,12 +128,12 @@ def test_chance_is_that_of_honest_predictions():
 @pytest.mark.parametrize(
     ("error", "confidence", "accuracy", "level", "message"),
     [
-        (0.02, 0.9, 0.91, "good", "honest"),
-        (0.008, 0.9, 0.91, "good", "honest"),
-        (0.08, 0.97, 0.90, "look", "Too sure of itself: confidence 0.97, accuracy 0.90"),
-        (0.20, 0.97, 0.77, "bad", "Too sure of itself"),
-        (0.20, 0.70, 0.90, "look", "Too cautious"),
-        (0.029, 0.93, 0.90, "look", "Too sure of itself"),  # the bins are excused by chance, all together are not
+        (0.02, 0.9, 0.91, "good", "No miscalibration detected"),
+        (0.008, 0.9, 0.91, "good", "No miscalibration detected"),
+        (0.08, 0.97, 0.90, "check", "Overconfident: confidence 0.97, accuracy 0.90"),
+        (0.20, 0.97, 0.77, "bad", "Overconfident"),
+        (0.20, 0.70, 0.90, "check", "Underconfident"),
+        (0.029, 0.93, 0.90, "check", "Overconfident"),  # the bins are within chance, their mean is not
     ],
 )
 def test_calibration(error, confidence, accuracy, level, message):
@@ -151,7 +144,12 @@ def test_calibration(error, confidence, accuracy, level, message):
 
 @pytest.mark.parametrize(
     ("inside", "level", "message"),
-    [(0.91, "good", "honest"), (0.82, "look", "too sure"), (0.6, "bad", "too sure"), (1.0, "look", "too cautious")],
+    [
+        (0.91, "good", "no miscalibration detected"),
+        (0.82, "check", "overconfident"),
+        (0.6, "bad", "overconfident"),
+        (1.0, "check", "underconfident"),
+    ],
 )
 def test_interval_coverage(inside, level, message):
     verdict = verdicts.interval_coverage(inside, 0.9, 400)
@@ -159,26 +157,26 @@ def test_interval_coverage(inside, level, message):
     assert message in verdict.message.lower()
 
 
-def test_few_examples_excuse_a_poor_coverage():
+def test_with_few_examples_low_coverage_is_within_chance():
     assert verdicts.interval_coverage(0.8, 0.9, 10).level == "good"
 
 
-def test_foreign_inputs():
-    (unknown,) = verdicts.foreign({})
+def test_ood():
+    (unknown,) = verdicts.ood({})
     assert unknown.level == "unknown"
     assert 'ood={"name": inputs}' in unknown.advice
     found = {
         name: {"entropy": Detection(auroc, 0.9, 0.2), "max probability": Detection(auroc - 0.1, 0.9, 0.3)}
         for name, auroc in (("a", 0.95), ("b", 0.8), ("c", 0.6))
     }
-    good, look, bad = verdicts.foreign(found)
-    assert (good.level, look.level, bad.level) == ("good", "look", "bad")
-    assert "Notices a: AUROC 0.95 by entropy; finding 95 % of them takes 20% of the test inputs along." in good.message
-    assert "Does not notice c" in bad.message
+    good, check, bad = verdicts.ood(found)
+    assert (good.level, check.level, bad.level) == ("good", "check", "bad")
+    assert "Detects a: AUROC 0.95 by entropy, FPR95 20%." in good.message
+    assert "Does not detect c" in bad.message
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "auroc", "level"), [(0.9, 0.5, "good"), (0.6, 0.5, "look"), (0.1, 0.95, "look"), (0.1, 0.6, "bad")]
+    ("accuracy", "auroc", "level"), [(0.9, 0.5, "good"), (0.6, 0.5, "check"), (0.1, 0.95, "check"), (0.1, 0.6, "bad")]
 )
 def test_attack(accuracy, auroc, level):
     result = Attacked(torch.zeros(1), 0.95, accuracy, 1.0, {"entropy": Detection(auroc, 0.5, 0.5)})
@@ -192,17 +190,18 @@ def test_attack(accuracy, auroc, level):
     [
         (Interval(0.166, 0.1, 0.24), "good", "Better than SGD: NLL lower by 0.166 nats (interval 0.100 to 0.240)."),
         (Interval(-0.05, -0.08, -0.02), "bad", "Worse than SGD: NLL higher by 0.050 nats (interval 0.020 to 0.080)."),
-        (Interval(0.01, -0.02, 0.04), "unknown", "No difference from SGD can be told"),
+        (Interval(0.01, -0.02, 0.04), "unknown", "No significant difference from SGD"),
         (Interval(-0.01, -0.02, 0.04), "unknown", "higher by 0.010 nats (interval −0.040 to 0.020)"),
+        (Interval(0.1, NAN, NAN), "unknown", "NLL lower by 0.100 nats."),
     ],
 )
-def test_against(interval, level, message):
-    verdict = verdicts.against("SGD", interval)
+def test_baseline(interval, level, message):
+    verdict = verdicts.baseline("SGD", interval)
     assert verdict.level == level
     assert message in verdict.message
 
 
-def test_damaged_samples_are_named():
+def test_corrupted_samples_are_named():
     assert verdicts.corrupted([], 10) is None
     verdict = verdicts.corrupted(["the sample of chain 0 at step 90 has NaN or infinity in 0.weight"], 9)
     assert verdict.level == "bad"

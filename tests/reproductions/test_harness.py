@@ -225,19 +225,22 @@ def test_the_overview_is_written_for_full_results_and_over_no_other_page(tmp_pat
     assert (tmp_path / "README.md").read_text() == "# Another page"
 
 
-def test_what_an_interrupted_cell_of_other_settings_left_is_dropped(tmp_path):
-    measured[:] = [(2, 1)]
-    run_experiments(paper(), "made-up", None, scale="quick", out=tmp_path, progress=False)
-    left = tmp_path / "work" / "line" / "x=1-seed=0"
-    left.mkdir(parents=True)
+@pytest.mark.parametrize("slope", [2.0, 5.0])
+def test_an_interrupted_cell_finds_its_files_unless_they_are_of_other_settings(slope, tmp_path):
     found = []
 
-    def measure(settings, workplace, *, x, seed):
-        found.append(workplace.exists())
-        return {"y": 0}
+    def made_up(interrupted, **settings):
+        def measure(settings, workplace, *, x, seed):
+            found.append(workplace.exists())
+            workplace.mkdir(parents=True, exist_ok=True)
+            if interrupted:
+                raise KeyboardInterrupt
+            return {"y": 0}
 
-    made_up = paper(slope=5.0)
-    line = replace(made_up["made-up"].experiments["line"], measure=measure)
-    made_up = {"made-up": replace(made_up["made-up"], experiments={"line": line})}
-    run_experiments(made_up, "made-up", None, scale="quick", out=tmp_path, progress=False)
-    assert found == [False] * 6
+        whole = paper(**settings)["made-up"]
+        return {"made-up": replace(whole, experiments={"line": replace(whole.experiments["line"], measure=measure)})}
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiments(made_up(True), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    run_experiments(made_up(False, slope=slope), "made-up", None, scale="quick", out=tmp_path, progress=False)
+    assert found == [False, slope == 2.0, *[False] * 5]

@@ -38,7 +38,7 @@ def test_the_page_on_reports_has_the_limits_of_the_verdicts():
     page = (DOCS / "report.md").read_text()
     assert f"within {verdicts.TEMPERATURE_TOLERANCE:.0%}".replace("%", " %") in page
     assert f"R̂ ≤ {verdicts.RHAT_LIMIT} on {1 - verdicts.DISAGREEMENT:.0%}".replace("%", " %") in page
-    assert f"| Effective samples | {verdicts.ENOUGH_SAMPLES} or more |" in page
+    assert f"| Effective sample size | {verdicts.ENOUGH_SAMPLES} or more |" in page
 
 
 def test_the_page_on_scaling_has_the_measured_tables():

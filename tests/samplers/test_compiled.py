@@ -1,4 +1,4 @@
-"""Compiled updates are the eager ones to rounding, whatever the learning rate does."""
+"""Compiled updates agree with eager ones up to rounding, also when the learning rate changes."""
 
 import shutil
 
@@ -43,4 +43,4 @@ def test_compiled_and_eager_agree(name):
     for ours, theirs in zip(compiled, eager, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
     frames = torch._dynamo.utils.counters["frames"]
-    assert 1 <= frames["ok"] <= 4, frames  # one or two functions, each once more at most: not at every new rate
+    assert 1 <= frames["ok"] <= 4, frames  # one or two functions, recompiled at most once: not for every new lr

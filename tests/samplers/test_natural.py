@@ -1,7 +1,7 @@
-"""NLD and SNGD: which density they sample, on targets with known answers.
+"""NLD and SNGD: their stationary densities, on targets with known moments.
 
-A model of many outputs, each a function of weights of its own, has a Fisher of independent blocks: one chain of it is
-many independent chains, so error bars are honest.
+A model of many outputs, each a function of separate weights, has a block-diagonal Fisher: one chain of it is many
+independent chains, which give valid error bars.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 
 class Curved(nn.Module):
-    """Output f(w) block by block, whatever the input is: the Fisher is JᵀJ/σ²."""
+    """Output f(w) block by block, for every input: the Fisher is JᵀJ/σ²."""
 
     def __init__(self, blocks, size, function):
         super().__init__()
@@ -74,7 +74,7 @@ def half_square(w):
 
 @pytest.mark.parametrize("target", POWERS)
 def test_one_dimension_second_moment(target):
-    """0.636, 0.797 and 1.000: further apart than what error and bias allow."""
+    """0.636, 0.797 and 1.000: they differ by more than error and bias."""
     draws = sample_curved(torch.asinh, half_square, target=target, lr=0.04, steps=900, burn_in=100, blocks=32)
     mean, error = mean_and_error(draws.square()[..., 0])
     assert error < 0.035
@@ -85,7 +85,7 @@ def test_one_dimension_second_moment(target):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("target", POWERS)
 def test_one_dimension_goodness_of_fit(target):
-    """Kolmogorov–Smirnov against quadrature: the target's density fits, the two others do not."""
+    """Kolmogorov–Smirnov test against quadrature: accepts the target's density and rejects the two others."""
     draws = sample_curved(
         torch.asinh, half_square, target=target, lr=0.02, steps=20_000, burn_in=300, blocks=32, thin=80
     )
@@ -133,13 +133,13 @@ def check_two_dimensions(target, lr, steps, largest_error, bias):
     """Second moments 1.14, 0.57, 0.29 for the posterior and 0.71, 0.38, 0.13 with the Jeffreys factor."""
     draws = sample_curved(twisted, correlated, target=target, lr=lr, steps=steps, burn_in=100, blocks=16, size=2)
     right, wrong = (quadrature_moments(jeffreys) for jeffreys in (target == "jeffreys", target != "jeffreys"))
-    told_apart = 0
+    distinguished = 0
     for values, exact, other in zip(moments(draws), right, wrong, strict=True):
         mean, error = mean_and_error(values)
         assert error < largest_error
         assert abs(mean - exact) < 4 * error + bias
-        told_apart += abs(mean - other) > 4 * error + bias
-    assert told_apart >= 1
+        distinguished += abs(mean - other) > 4 * error + bias
+    assert distinguished >= 1
 
 
 @pytest.mark.parametrize("target", ["posterior", "jeffreys"])
@@ -154,7 +154,7 @@ def test_two_dimensions_against_quadrature_long(target):
     check_two_dimensions(target, lr=0.03, steps=8000, largest_error=0.04, bias=0.015)
 
 
-# ---- the point of the paper's title: with the Jeffreys factor the parameterization does not matter
+# ---- invariance: with the Jeffreys factor the parameterization does not matter
 
 
 PARAMETERIZATIONS = {"asinh": torch.asinh, "cubic": lambda w: w + w**3 / 2}
@@ -177,7 +177,7 @@ def predictive(function, target, steps):
 
 @pytest.mark.parametrize("function", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS.keys())
 def test_jeffreys_predictive_is_invariant_under_reparameterization(function):
-    """f(w) is N(1, 1/4) whatever f is."""
+    """f(w) is N(1, 1/4) for every f."""
     f = predictive(function, "jeffreys", steps=900)
     mean, error = mean_and_error(f)
     assert error < 0.04
@@ -209,7 +209,7 @@ def logistic(num_data=2000):
 
 
 def laplace(x, y):
-    """MAP and Fisher of one datum there, by Newton's method."""
+    """MAP estimate and the Fisher per example there, by Newton's method."""
     theta = torch.zeros(3, dtype=torch.float64)
     for _ in range(20):
         p = torch.sigmoid(x @ theta)
@@ -240,7 +240,7 @@ def run_sngd(lr, batch_size, steps, *, damping, batches=None, burn_in=500):
 
 
 def directional_temperatures(draws, fisher):
-    """N·variance·eigenvalue in the Fisher's eigenvectors, with errors from fifty batches of time."""
+    """N·variance·eigenvalue along the Fisher's eigenvectors, with standard errors by fifty batch means."""
     values, vectors = torch.linalg.eigh(fisher)
     along = (draws @ vectors).square() * values * 2000
     batches = along.reshape(50, -1, 3).mean(1)
@@ -254,15 +254,15 @@ def test_sngd_has_the_nominal_temperature_with_its_corrections():
     assert nominal == pytest.approx(1.0, rel=0.02)
     draws, fisher = run_sngd(lr, batch_size, 8_000, damping=damping)
     measured, error, values = directional_temperatures(draws, fisher)
-    # in a direction of eigenvalue λ the step is lr λ/(λ+δ) of a natural one, in the drift as in the noise
+    # along a direction of eigenvalue λ drift and noise are λ/(λ+δ) times those of the undamped step
     shrink = values / (values + damping)
     expected = nominal * shrink / (1 - lr * shrink / 2)
     assert (error / expected < 0.08).all()
     assert ((measured - expected).abs() < 4 * error + 0.06 * expected).all()  # 6 %: Σ is not F exactly
-    assert expected[0] < 0.9  # the damping shows
+    assert expected[0] < 0.9  # the effect of the damping is visible
 
 
-def test_sngd_on_reshuffled_batches_is_cold():
+def test_reshuffled_batches_lower_the_temperature_of_sngd():
     lr, batch_size = 0.1, 95
     order = {}
 
@@ -288,7 +288,7 @@ def test_sngd_temperature_and_batch_size():
         assert lv.samplers.batch_size_for(lv.samplers.temperature_of(0.03, 1000, batch_size), 0.03, 1000) == batch_size
     with pytest.raises(ValueError, match=r"temperatures 0\.05 … 0;.*lr=0\.002"):
         lv.samplers.batch_size_for(1.0, 1e-4, 1001)
-    with pytest.raises(ValueError, match="asked for temperature=-1"):
+    with pytest.raises(ValueError, match="given temperature=-1"):
         lv.samplers.batch_size_for(-1.0, 1e-4, 1001)
     with pytest.raises(ValueError, match="batch_size=0"):
         lv.samplers.temperature_of(0.1, 10, 0)

@@ -1,4 +1,4 @@
-"""What SGD, FSGD and SGHMC promise besides the contract; and that no two weights share noise."""
+"""SGD, FSGD and SGHMC beyond the contract tests; and that no two weights share noise."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from tests.contract.test_mechanics import ELEMENTWISE, equal, parameters, take
 
 
 @pytest.mark.parametrize("by_tensor", [False, True])
-def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
+def test_sghmc_subtracts_the_gradient_variance_from_the_injected_noise(by_tensor):
     lr, damping = 0.2 * limit(SAMPLERS["sghmc"], 1.0), -math.log(0.9)
     v = 0.5 * 2 * damping / (lr * NUM_DATA) ** 2  # half of the noise comes from the gradient
     p = nn.Parameter(torch.zeros(1024, 2, dtype=torch.float64))
@@ -25,9 +25,9 @@ def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
         sampler.step()
         if step >= 500:
             second += p.detach().square() / 1000
-    heat, error = Moments.estimate(second.mean(1) * NUM_DATA)
+    temperature, error = Moments.estimate(second.mean(1) * NUM_DATA)
     assert error < 0.02
-    assert abs(heat - 1) < SIGMAS * error + 1.5 * 0.2**2
+    assert abs(temperature - 1) < SIGMAS * error + 1.5 * 0.2**2
     if not by_tensor:
         assert abs(sampler.gradient_noise_temperature(v)) < 0.02
 
@@ -35,7 +35,7 @@ def test_sghmc_takes_known_gradient_noise_off_the_injected(by_tensor):
 @pytest.mark.parametrize("dtypes", [["float32"] * 4, ["float32", "float64", "float32", "float64"]])
 @pytest.mark.parametrize("bounds", [[4], [2, 4], [1, 4]])
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if SAMPLERS[n].target != "none"])
-def test_every_weight_has_noise_of_its_own(name, bounds, dtypes):
+def test_every_weight_has_independent_noise(name, bounds, dtypes):
     params = [nn.Parameter(torch.zeros(5, dtype=getattr(torch, d))) for d in dtypes]
     groups = [{"params": params[a:b]} for a, b in itertools.pairwise([0, *bounds])]
     sampler = make(SAMPLERS[name], groups, lr=0.01)
@@ -49,7 +49,7 @@ def test_every_weight_has_noise_of_its_own(name, bounds, dtypes):
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_grouping_changes_nothing(name):
+def test_parameter_groups_do_not_change_the_update(name):
     together, apart = parameters(), parameters()
     one = make(SAMPLERS[name], together, lr=0.01)
     grouped = make(SAMPLERS[name], [{"params": apart[:1]}, {"params": apart[1:]}], lr=0.01)
@@ -57,7 +57,7 @@ def test_grouping_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["SGD", "FSGD"])
-def test_the_heat_of_constant_rate_sgd(name):
+def test_the_gradient_noise_temperature_of_constant_rate_sgd(name):
     options = {"momentum": 0.8} if name == "SGD" else {}
     p = nn.Parameter(torch.zeros(2048, dtype=torch.float64))
     sampler = getattr(lv, name)([p], lr=0.01, num_data=NUM_DATA, **options)
@@ -70,7 +70,7 @@ def test_the_heat_of_constant_rate_sgd(name):
     assert second * NUM_DATA == pytest.approx(sampler.gradient_noise_temperature(1.0), rel=0.03)
 
 
-def test_momentum_raises_the_limit_of_sgd():
+def test_momentum_raises_the_stability_limit_of_sgd():
     for factor, bounded in ((0.95, True), (1.05, False)):
         p = nn.Parameter(torch.ones(1, dtype=torch.float64))
         limit_ = lv.SGD([p], lr=1e-3, num_data=1, momentum=0.8).stability_limit(3.0)

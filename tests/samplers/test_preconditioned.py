@@ -1,4 +1,4 @@
-"""The preconditioned samplers: their stationary law once frozen, the letter of the step, exact resume from disk."""
+"""The preconditioned samplers: stationary distribution once frozen, the update equation, exact resume from disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_stationary_law_once_frozen(name, temperature):
+def test_stationary_distribution_once_frozen(name, temperature):
     x, y, mean, precision = regression()
     model = nn.Linear(2, OUTPUTS).double()
     with torch.no_grad():
@@ -59,14 +59,14 @@ def test_stationary_law_once_frozen(name, temperature):
             sampler.freeze()
         if t >= burn_in:
             theta = torch.cat([model.weight, model.bias[:, None]], dim=1).detach() - mean.T
-            total += (theta @ root).square() / steps  # in coordinates where the posterior is T times standard normal
+            total += (theta @ root).square() / steps  # in coordinates where the posterior is √T times a standard normal
     measured, error = total.mean(0) / temperature, total.std(0) / temperature / math.sqrt(OUTPUTS)
     assert (error < 0.05).all()
     assert ((measured - 1).abs() < 4 * error + 0.05).all()  # 0.05: 1/(1 − ε a/2), a the largest eigenvalue of A H
 
 
-def test_a_step_is_the_equation_to_the_letter():
-    """θ − ε A g + √(2εT/N) A^{1/2} η, with A written down."""
+def test_a_step_of_psgld_is_its_equation():
+    """θ − ε A g + √(2εT/N) A^{1/2} η, with explicit A."""
     p = nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64))
     sampler = lv.pSGLD([p], 0.01, num_data=50, temperature=0.7, alpha=0.9, eps=0.1, seed=6, chain=2)
     theta, v = p.detach().clone(), torch.zeros(2, dtype=torch.float64)
@@ -81,8 +81,8 @@ def test_a_step_is_the_equation_to_the_letter():
         torch.testing.assert_close(p.detach(), theta, rtol=1e-12, atol=1e-14)
 
 
-def test_a_moving_diagonal_heats_and_a_frozen_one_does_not():
-    """The reason why `sample` freezes at the end of burn-in: pSGLD on a Gaussian, α = 0.9."""
+def test_an_adapting_diagonal_raises_the_temperature_and_a_frozen_one_does_not():
+    """Why `sample` freezes at the end of burn-in: pSGLD on a Gaussian, α = 0.9."""
     measured = {}
     for frozen in (True, False):
         p = nn.Parameter(0.1 * torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
@@ -100,7 +100,7 @@ def test_a_moving_diagonal_heats_and_a_frozen_one_does_not():
     assert measured[False] > measured[True] + 0.1
 
 
-def test_gradient_heat_follows_what_was_learnt():
+def test_the_gradient_noise_temperature_includes_the_preconditioner():
     p = nn.Parameter(torch.zeros(4, dtype=torch.float64))
     sampler = lv.pSGLD([p], 0.01, num_data=50, alpha=0.0, eps=1e-9)
     assert math.isnan(sampler.gradient_noise_temperature(1.0))
@@ -126,7 +126,7 @@ def test_gradient_heat_follows_what_was_learnt():
 )
 @pytest.mark.parametrize("freeze", [True, False])
 def test_resume_from_disk_is_exact(name, options, freeze, tmp_path):
-    """Frozen, or still adapting, a run goes on bit for bit."""
+    """A resumed run is bit-identical, frozen or still adapting."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 3, generator=generator), torch.randint(2, (40,), generator=generator)
     torch.manual_seed(0)

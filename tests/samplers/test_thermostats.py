@@ -1,4 +1,4 @@
-"""SGNHT and ATMC: the update as derived, the temperature under gradient noise, the order, the limits, bad input."""
+"""SGNHT and ATMC: the update equations, the temperature under gradient noise, the order, limits, bad input."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def run(sampler, theta, curvature, steps, *, burn_in=0, gradient_noise=0.0, obse
 # ---- the update
 
 
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("thermostat", [-0.05, 0.03, 0.7])
 @pytest.mark.parametrize("h0", [1e-3, 0.1])
-def test_update_is_the_dimensional_dynamics(method, thermostat, h0):
-    """The printed (corrected) equations with mass m, time step h₀ and speed c, in their own units."""
+def test_the_update_agrees_with_the_equations_in_physical_units(sampler_class, thermostat, h0):
+    """The paper's (corrected) equations with mass m, time step h₀ and maximum speed c."""
     lr, c_step, kappa, temperature = 3e-4, 1e-3, 2e-4, 1.3
     theta = weights(1, value=0.4)
-    sampler = method([theta], lr, num_data=N, max_speed=c_step, thermostat_rate=kappa, temperature=temperature, seed=5)
+    sampler = sampler_class(
+        [theta], lr, num_data=N, max_speed=c_step, thermostat_rate=kappa, temperature=temperature, seed=5
+    )
     state = sampler.state[theta]
     state["momentum"], state["thermostat"] = torch.full_like(theta, 0.8), torch.full_like(theta, thermostat)
     theta.grad = torch.full_like(theta, 0.02)
@@ -57,7 +59,7 @@ def test_update_is_the_dimensional_dynamics(method, thermostat, h0):
 
     m, c = (h0 / lr) ** 2, c_step / h0
     friction, xi, p, force = D / h0, thermostat / h0, 0.8 * math.sqrt(m), 0.02 * N
-    alpha = friction if method is lv.SGNHT else max(friction - xi, 0)
+    alpha = friction if sampler_class is lv.SGNHT else max(friction - xi, 0)
     b = (alpha + xi) / math.sqrt(1 + (p / (m * c)) ** 2)
     p = math.exp(-b * h0) * p - (1 - math.exp(-b * h0)) / b * force
     p += math.sqrt(alpha * m * temperature * (1 - math.exp(-2 * b * h0)) / b) * eta
@@ -69,7 +71,7 @@ def test_update_is_the_dimensional_dynamics(method, thermostat, h0):
     torch.testing.assert_close(state["thermostat"].item(), xi * h0, rtol=1e-9, atol=1e-13)
 
 
-def test_sgnht_with_a_stopped_thermostat_is_sghmc():
+def test_sgnht_with_a_constant_thermostat_is_sghmc():
     a, b = weights(50), weights(50)
     still = lv.SGNHT([a], 0.1, num_data=N, thermostat_rate=1e-300, seed=3)
     plain = lv.SGHMC([b], 0.1, num_data=N, seed=3)
@@ -82,14 +84,14 @@ def test_sgnht_with_a_stopped_thermostat_is_sghmc():
 
 
 @pytest.mark.parametrize("ratio", [0.5, 8.0], ids=["B<D", "B>>D"])
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("integrator", ["fused", "symmetric"])
-def test_thermostats_hold_the_temperature_under_gradient_noise(method, integrator, ratio):
+def test_thermostats_hold_the_temperature_under_gradient_noise(sampler_class, integrator, ratio):
     lr, curvature, temperature, momentum, count, steps = 0.1, 0.5, 0.8, 0.97, 2000, 1500
     damping = -math.log(momentum)
     variance = 2 * ratio * damping * temperature / (lr * N) ** 2  # B/(2T) = ratio·D
     theta = weights(count)
-    sampler = method(
+    sampler = sampler_class(
         [theta],
         lr,
         num_data=N,
@@ -110,24 +112,24 @@ def test_thermostats_hold_the_temperature_under_gradient_noise(method, integrato
         gradient_noise=variance,
         observe=lambda: xi.append(float(sampler.state[theta]["thermostat"].mean())),
     )
-    # standard error of E[θ²]: about 0.6 %; bias of order h²: 1 % where B >> D. Unmended, the noise would heat by 50 %
+    # standard error of E[θ²]: about 0.6 %; bias of order h²: 1 % where B >> D. Without a thermostat: 50 % too hot
     assert measured == pytest.approx(temperature, rel=0.03)
     assert sum(xi) / steps == pytest.approx(ratio * damping, rel=0.08)
 
 
-@pytest.mark.parametrize("method", [lv.SGLD, lv.SGHMC])
-def test_without_a_thermostat_gradient_noise_heats_as_predicted(method):
+@pytest.mark.parametrize("sampler_class", [lv.SGLD, lv.SGHMC])
+def test_without_a_thermostat_gradient_noise_raises_the_temperature_as_predicted(sampler_class):
     curvature, temperature, count, steps = 0.5, 1.0, 2000, 1500
-    lr = 50.0 if method is lv.SGLD else 0.1
+    lr = 50.0 if sampler_class is lv.SGLD else 0.1
     theta = weights(count)
-    sampler = method([theta], lr, num_data=N, seed=2)
+    sampler = sampler_class([theta], lr, num_data=N, seed=2)
     variance = 1.5 / sampler.gradient_noise_temperature(1.0)
     measured = run(sampler, theta, curvature, steps, burn_in=500, gradient_noise=variance)
-    discretization = 1 / (1 - lr * curvature / N / 2) if method is lv.SGLD else 1.0
+    discretization = 1 / (1 - lr * curvature / N / 2) if sampler_class is lv.SGLD else 1.0
     assert measured == pytest.approx((temperature + 1.5) * discretization, rel=0.03)
 
 
-def test_atmc_holds_the_temperature_with_relativistic_kinetic_energy_and_another_T():
+def test_atmc_holds_the_temperature_with_relativistic_kinetic_energy():
     theta = weights(2000)
     sampler = lv.ATMC([theta], 0.1, num_data=N, temperature=0.3, thermostat_rate=1e-3, seed=4)
     variance = 2 * 0.5 * D * 0.3 / (0.1 * N) ** 2
@@ -138,7 +140,7 @@ def test_atmc_holds_the_temperature_with_relativistic_kinetic_energy_and_another
 
 
 def stationary_variance(sampler, theta, curvature):
-    """Var θ of a linear sampler, exactly: its matrix and its noise read off three steps, then the Lyapunov equation."""
+    """Exact Var θ of a linear sampler: its matrix and noise from three steps, then the Lyapunov equation."""
 
     def one_step(position, momentum):
         fresh = copy.deepcopy(sampler)
@@ -158,7 +160,7 @@ def stationary_variance(sampler, theta, curvature):
     return float(torch.linalg.solve(lyapunov, torch.outer(amplitude, amplitude).flatten())[0])
 
 
-def test_sghmc_has_its_closed_form_variance_and_slope_2():
+def test_sghmc_has_its_closed_form_variance_and_order_2():
     lr, curvature, temperature = 0.1, 8.0, 0.7
     theta = weights(1)
     sampler = lv.SGHMC([theta], lr, num_data=N, temperature=temperature, seed=1)
@@ -176,7 +178,7 @@ def test_sghmc_has_its_closed_form_variance_and_slope_2():
 
 
 def relativistic_bias(integrator, momentum, max_speed, h):
-    """Relative errors of E[θ²] and of equipartition, E[u²/s] = T, each to about 0.2 %; the thermostat stands still."""
+    """Relative errors of E[θ²] and of equipartition, E[u²/s] = T, each to about 0.2 %; constant thermostat."""
     lr, curvature, count = 0.1, 5.0, 30_000
     theta = weights(count)
     with torch.no_grad():
@@ -217,12 +219,12 @@ def test_relativistic_symmetric_is_of_second_order():
 # ---- limits
 
 
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("integrator", ["fused", "symmetric"])
 @pytest.mark.parametrize("h", [1.0, 0.3])
-def test_no_weight_exceeds_max_speed(method, integrator, h):
+def test_no_weight_exceeds_max_speed(sampler_class, integrator, h):
     theta = weights(1000, torch.float32)
-    sampler = method([theta], 0.1, num_data=N, max_speed=0.11, integrator=integrator, seed=0)
+    sampler = sampler_class([theta], 0.1, num_data=N, max_speed=0.11, integrator=integrator, seed=0)
     sampler.param_groups[0]["lr"] = 0.1 * h
     generator = torch.Generator().manual_seed(0)
     fastest = 0.0
@@ -235,7 +237,7 @@ def test_no_weight_exceeds_max_speed(method, integrator, h):
     assert 0.1 * h < fastest <= 0.11 * h * (1 + 1e-6)
 
 
-def test_decay_has_its_limit_at_zero_and_never_blows_up():
+def test_the_fused_update_is_finite_for_zero_and_extreme_friction():
     x = torch.tensor([0.0, 1e-45, -1e-30, 1e-8, -1e-8, 1e-3, 20.0, 1e4, 1e30])
     expected = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1 - 5e-4, 0.05, 1e-4, 1e-30])
     u = torch.zeros_like(x)  # so that what the step adds is (1 − e^{−x})/x
@@ -243,15 +245,15 @@ def test_decay_has_its_limit_at_zero_and_never_blows_up():
     torch.testing.assert_close(u, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("integrator", ["fused", "symmetric"])
-def test_float32_agrees_with_float64_at_every_thermostat(method, integrator):
-    """From b = −40 (heating, which ATMC does not know) over b = 0 to b = 10⁶."""
+def test_float32_agrees_with_float64_for_all_values_of_the_thermostat(sampler_class, integrator):
+    """From b = −40 (negative friction, which ATMC excludes) over b = 0 to b = 10⁶."""
     xi = torch.tensor([-40.0, -1.0, -D, -D + 1e-9, -1e-3, 0.0, D, 1.0, 1e3, 1e6], dtype=torch.float64)
     moves = []
     for dtype in (torch.float32, torch.float64):
         theta = weights(len(xi), dtype)
-        sampler = method([theta], 0.1, num_data=N, max_speed=None, integrator=integrator, seed=0)
+        sampler = sampler_class([theta], 0.1, num_data=N, max_speed=None, integrator=integrator, seed=0)
         sampler.state[theta].update(momentum=torch.full_like(theta, 0.5), thermostat=xi.to(dtype))
         eta = random.normal(len(xi), seed=0, chain=0, step=0).to(dtype)
         with torch.no_grad():
@@ -261,7 +263,7 @@ def test_float32_agrees_with_float64_at_every_thermostat(method, integrator):
     torch.testing.assert_close(moves[0], moves[1], rtol=2e-5, atol=1e-7)
 
 
-def test_a_schedule_moves_h_and_nothing_else():
+def test_a_schedule_changes_only_h():
     theta = weights(10)
     sampler = lv.ATMC([theta], 0.1, num_data=N, seed=0)
     schedule = lv.cyclical(10)(sampler)
@@ -282,16 +284,16 @@ def test_a_schedule_moves_h_and_nothing_else():
     torch.testing.assert_close(sampler.state[theta]["momentum"], momentum, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
 @pytest.mark.parametrize("integrator", ["fused", "symmetric"])
-def test_copies_continue_bit_for_bit(method, integrator):
+def test_copies_continue_bit_for_bit(sampler_class, integrator):
     theta = weights(30, torch.float32)
-    sampler = method([theta], 0.1, num_data=N, integrator=integrator, seed=7)
+    sampler = sampler_class([theta], 0.1, num_data=N, integrator=integrator, seed=7)
     run(sampler, theta, 1.0, 20)
     twin = copy.deepcopy(sampler)
     pickled = pickle.loads(pickle.dumps(sampler))
     other = torch.nn.Parameter(theta.detach().clone())
-    loaded = method([other], 0.1, num_data=N, integrator="fused", seed=0)
+    loaded = sampler_class([other], 0.1, num_data=N, integrator="fused", seed=0)
     loaded.load_state_dict(copy.deepcopy(sampler.state_dict()))
     run(sampler, theta, 1.0, 20)
     for copied in (twin, pickled, loaded):
@@ -304,7 +306,7 @@ def test_copies_continue_bit_for_bit(method, integrator):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"max_speed": 0.1}, "max_speed=0.333"),
         ({"max_speed": math.nan}, "max_speed"),
@@ -315,10 +317,10 @@ def test_copies_continue_bit_for_bit(method, integrator):
         ({"temperature": -1.0}, "temperature"),
     ],
 )
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
-def test_bad_settings_are_refused_with_the_right_call(method, settings, words):
-    with pytest.raises(ValueError, match=words):
-        method([weights()], 0.1, num_data=N, **settings)
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
+def test_bad_settings_are_refused_with_the_corrected_call(sampler_class, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sampler_class([weights()], 0.1, num_data=N, **settings)
 
 
 def test_the_group_that_diverges_first_is_named():
@@ -338,10 +340,10 @@ def test_the_group_that_diverges_first_is_named():
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("method", [lv.SGNHT, lv.ATMC])
-def test_float32_keeps_the_temperature_for_a_million_steps(method):
+@pytest.mark.parametrize("sampler_class", [lv.SGNHT, lv.ATMC])
+def test_float32_keeps_the_temperature_for_a_million_steps(sampler_class):
     theta = weights(64, torch.float32)
-    sampler = method([theta], 0.03, num_data=N, seed=1)
+    sampler = sampler_class([theta], 0.03, num_data=N, seed=1)
     measured = run(sampler, theta, 20.0, 1_000_000, burn_in=20_000)
     assert measured == pytest.approx(1.0, rel=0.015)
     assert float(sampler.state[theta]["thermostat"].abs().max()) < D

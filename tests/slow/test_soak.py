@@ -1,4 +1,4 @@
-"""A million steps: constant memory, constant speed, the right distribution at the end."""
+"""A million steps: constant memory, constant speed, the correct distribution."""
 
 import json
 import os
@@ -17,7 +17,7 @@ STEPS = int(os.environ.get("LANGEVIN_SOAK_STEPS", "1000000"))
 
 
 def resident():
-    """Megabytes of memory that this process has now."""
+    """Resident memory of this process in megabytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -64,15 +64,15 @@ def test_a_million_steps_of_four_vectorised_chains(tmp_path, record_property):
     record_property("second half over first half of the time", round(halves[1] / halves[0], 3))
 
     assert len(run) == 4 * 990
-    assert memory[-1] - memory[4] < 10  # of 300: a record of a sample is a kilobyte, and there are 3000 more
+    assert memory[-1] - memory[4] < 10  # of 300: the record of a sample takes a kilobyte, and there are 3000 more
     assert 0.75 < halves[1] / halves[0] < 1.33
     draws = torch.stack([torch.stack([s["weight"].flatten() for s in run.chain(c)]) for c in range(4)]).double()
-    # samples are 1000 steps apart, and the weights forget in about 20: these are independent
+    # samples are 1000 steps apart, the autocorrelation time is about 20: they are independent
     count = draws.shape[0] * draws.shape[1]
     error = (covariance.diag() / count).sqrt()
     assert bool(((draws.mean((0, 1)) - mean).abs() < 5 * error).all())
     spread = draws.reshape(-1, 3).T.cov()
-    # the relative error of a variance is √(2/n); SGHMC's own bias is of order h²: a per cent here
+    # the relative error of a variance is √(2/n); the bias of SGHMC is of order h²: 1 % here
     assert bool((spread.diag() / covariance.diag() - 1).abs().max() < 5 * (2 / count) ** 0.5 + 0.02)
     results = os.environ.get("LANGEVIN_SOAK_RESULTS")
     if results:

@@ -77,7 +77,7 @@ def test_loaded_samples_are_the_stored_ones(run):
 
 
 def test_a_run_is_never_overwritten(run):
-    with pytest.raises(lv.RunError, match="contains a run, which is never overwritten. Continue it with lv.resume"):
+    with pytest.raises(lv.RunError, match=r"never overwritten.*ontinue it with lv.resume\(.*out='.*/run-2'"):
         draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=5, out=run.path)
     assert len(lv.load(run.path, toy_model())) == 20
 

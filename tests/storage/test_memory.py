@@ -185,7 +185,7 @@ def test_an_error_within_a_step_leaves_the_checkpoint_before_it(temporary, capsy
     assert_same_samples(draw(toy_posterior(), toy_data(), **options), again)
 
 
-def test_a_resume_that_fails_leaves_the_run_in_memory_as_it_was():
+def test_a_resume_that_fails_leaves_the_run_in_memory_as_it_was(temporary):
     """The stepper that continues from a checkpoint must not change it."""
 
     class Broken(lv.SGHMC):
@@ -229,6 +229,13 @@ def test_a_run_that_cannot_be_written_says_so(temporary, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "Stopped at step 9 of 20" in said
     assert "could not be written to disk: No space left on device" in said
+
+
+def test_a_run_that_fails_in_its_first_step_writes_nothing(temporary, capsys):
+    with pytest.raises(ValueError, match="grad_accumulation_steps=17 for a batch of 16 examples; give 1 to 16"):
+        draw(toy_posterior(), toy_data(), steps=20, batch_size=16, grad_accumulation_steps=17, **OPTIONS)
+    assert "Stopped at step 0 of 20; no step was completed, so nothing was written." in capsys.readouterr().err
+    assert not list(temporary.iterdir())
 
 
 def test_a_divergence_names_no_directory(temporary):

@@ -1,4 +1,4 @@
-"""Distributions that are fitted instead of sampled, without the loop that fits them. Importing one registers it."""
+"""Approximations of the posterior, fitted instead of sampled by `lv.fit`. Importing one registers it."""
 
 from langevin.approximations.averaging import HWA, SWA, SWAG
 from langevin.approximations.base import APPROXIMATIONS, Approximation

@@ -1,7 +1,8 @@
-"""What an approximation is: what is minimized, where from, and the distribution that the iterates on the way make.
+"""The interface of an approximation: objective, initial parameters, and the distribution of the snapshots.
 
-`lv.fit` does the rest, in the loop that samplers run in. One is registered by `@APPROXIMATIONS.register` on its class
-and one import in `approximations/__init__.py`: `lv.NAME`, the command line, the citation and resuming follow.
+`lv.fit` minimizes the objective in the loop that also runs samplers. To add an approximation, put
+`@APPROXIMATIONS.register` on its class and one import into `approximations/__init__.py`: `lv.NAME`, the command line,
+the citation and `lv.resume` follow from the registry.
 """
 
 from __future__ import annotations
@@ -24,53 +25,53 @@ APPROXIMATIONS: Registry[type[Approximation]] = Registry("approximation")
 
 @dataclass(frozen=True)
 class Approximation(ABC):
-    """A distribution to fit; its fields are its settings, JSON-serializable, or other approximations."""
+    """A distribution to fit; its fields are settings, JSON-serializable, or other approximations."""
 
     citation: ClassVar[str]  # BibTeX
     tolerates_batchnorm: ClassVar[bool] = False
 
     @abstractmethod
     def objective(self, posterior: Posterior) -> Objective:
-        """What is minimized; the posterior may be changed, it is a copy."""
+        """The loss to minimize; the given posterior is a copy and may be modified."""
 
     def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
-        """The parameters of the objective that go with these weights."""
+        """The initial parameters of the objective for these weights."""
         return dict(weights)
 
     def spacing(self, steps: int, burn_in: int) -> tuple[int, int]:
-        """Snapshots are taken when the first number divides step − the second."""
+        """(every, offset): snapshots are taken at steps with (step − offset) divisible by every."""
         every = max(1, (steps - burn_in) // 10)
         return every, steps % every
 
     def schedule(self) -> Any:
-        """The learning rate's own schedule, if the method brings one: a function from optimizer to scheduler."""
+        """The learning-rate schedule of the method, if it has one: a function from optimizer to scheduler."""
         return None
 
     def check(self, posterior: Posterior, snapshots: int) -> None:  # noqa: B027
-        """Raise if the method can't work on this posterior with so many snapshots."""
+        """Raise if the method does not support this posterior or this number of snapshots."""
 
     @abstractmethod
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
-        """The distribution over the weights of these names that the snapshots make."""
+        """The distribution over the weights of these names, from the snapshots."""
 
     def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
-        """The weights of these names that a snapshot stands for; the mean, where it is of a distribution."""
+        """The weights of these names at a snapshot; their mean, if the snapshot describes a distribution."""
         return {name: snapshot[name] for name in names}
 
     def recipe(self) -> dict[str, Any]:
-        """How the method stands in a manifest."""
+        """Name and settings, JSON-serializable, for the manifest."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        written = {name: v.recipe() if isinstance(v, Approximation) else v for name, v in settings.items()}
-        return {"name": type(self).__name__, "options": written}
+        options = {name: v.recipe() if isinstance(v, Approximation) else v for name, v in settings.items()}
+        return {"name": type(self).__name__, "options": options}
 
 
 def count_weights(posterior: Posterior) -> int:
-    """How many numbers are sampled or fitted."""
+    """The number of trainable weights."""
     return sum(p.numel() for p in posterior.trainable_parameters().values())
 
 
 def check_rank(method: Approximation, rank: int, dimension: int) -> None:
-    """Refuse a rank that is no rank of a covariance of that dimension."""
+    """Raise unless the rank is valid for a covariance of that dimension."""
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= dimension:
         raise ValueError(
             f"{type(method).__name__}(rank={rank!r}): the model has {dimension} weights; give a rank from 1 to "

@@ -1,4 +1,4 @@
-"""Distributions over the weights of a model that can be drawn from."""
+"""Distributions over the weights of a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WeightDistribution(ABC):
 
     @abstractmethod
     def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """Weights that are a pure function of the distribution, the seed and the number of the draw."""
+        """One draw: a pure function of the distribution, the seed and the number of the draw."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -31,10 +31,10 @@ class WeightDistribution(ABC):
 
     @abstractmethod
     def covariance(self) -> Tensor:
-        """The full matrix, all weights in one vector in the order of `mean`; for small models."""
+        """The full matrix over all weights, flattened in the order of `mean`; for small models."""
 
     def count(self) -> int:
-        """How many weights there are."""
+        """The number of weights."""
         return sum(m.numel() for m in self.mean.values())
 
     def _normals(self, count: int, seed: int, number: int) -> Tensor:
@@ -46,7 +46,7 @@ class WeightDistribution(ABC):
 
 @dataclass(frozen=True)
 class LowRankGaussian(WeightDistribution):
-    """N(mean, diag(variance) + F Fᵀ): `factors` has the rows of F for each weight, (…, rank), or is empty."""
+    """N(mean, diag(variance) + F Fᵀ): `factors` contains the rows of F for each weight, (…, rank), or is empty."""
 
     mean: dict[str, Tensor]
     variance: dict[str, Tensor]
@@ -59,7 +59,7 @@ class LowRankGaussian(WeightDistribution):
 
     @property
     def is_point(self) -> bool:  # type: ignore[override]
-        """Whether there is nothing random."""
+        """Whether the variance is 0."""
         return self.rank == 0 and not any(bool(v.any()) for v in self.variance.values())
 
     @torch.no_grad()
@@ -72,11 +72,11 @@ class LowRankGaussian(WeightDistribution):
         return {name: moved[name] + self.variance[name].sqrt() * z1[i] for i, name in enumerate(self.mean)}
 
     def center(self, z2: Tensor) -> dict[str, Tensor]:
-        """mean + F z₂, where independent noise of the given variances is still to be added."""
+        """mean + F z₂, without the independent noise."""
         return {name: m + self.factors[name] @ z2 if self.factors else m for name, m in self.mean.items()}
 
     def marginal_variance(self, name: str) -> Tensor:
-        """The variance of each weight by itself."""
+        """The marginal variance of each weight."""
         own = self.variance[name]
         return own + self.factors[name].square().sum(-1) if self.factors else own
 
@@ -100,7 +100,7 @@ class LowRankGaussian(WeightDistribution):
 
 
 class FullGaussian(WeightDistribution):
-    """N(mean, (L Lᵀ)⁻¹) over all weights in one vector."""
+    """N(mean, (L Lᵀ)⁻¹) over all weights, flattened."""
 
     def __init__(self, mean: dict[str, Tensor], root: Tensor) -> None:
         self.mean, self.root = mean, root
@@ -122,9 +122,9 @@ class FullGaussian(WeightDistribution):
 
 
 class KroneckerGaussian(WeightDistribution):
-    """By layers: W = Ŵ + V_G (Z ⊙ scales) V_Aᵀ diag(prior root), W with the bias as its last column if it has one.
+    """Layer by layer: W = Ŵ + V_G (Z ⊙ scales) V_Aᵀ diag(prior root), with the bias, if any, as the last column of W.
 
-    Weights that belong to no layer are independent, of the given variances.
+    Weights that belong to no such layer are independent, with the given variances.
     """
 
     def __init__(
@@ -133,20 +133,20 @@ class KroneckerGaussian(WeightDistribution):
         self.mean, self.variance, self.blocks = mean, variance, blocks
 
     def draw(self, seed: int, number: int) -> dict[str, Tensor]:
-        """mean + what the map makes of standard normal numbers."""
+        """mean + M z, with the linear map M of the class's equation."""
         z = self._normals(self.count(), seed, number)
         moved = self._map(z)
         return {name: m + moved[name] for name, m in self.mean.items()}
 
     def entropy(self) -> Tensor:
-        """½ d (1 + log 2π) + log |det of the map|."""
+        """½ d (1 + log 2π) + log |det M|."""
         count = self.count()
         logs = [0.5 * v.log().sum() for v in self.variance.values()]
         logs += [s.log().sum() + len(s) * p.log().sum() for _, s, _, p in self.blocks.values()]
         return 0.5 * count * (1 + math.log(2 * math.pi)) + torch.stack(logs).sum()
 
     def covariance(self) -> Tensor:
-        """M Mᵀ of the map M."""
+        """M Mᵀ."""
         count = self.count()
         like = next(iter(self.mean.values()))
         columns = [self._map(e) for e in torch.eye(count).to(like)]
@@ -154,13 +154,13 @@ class KroneckerGaussian(WeightDistribution):
         return matrix.T @ matrix
 
     def _map(self, z: Tensor) -> dict[str, Tensor]:
-        pieces = dict(zip(self.mean, split_like(z, self.mean), strict=True))
-        moved = {name: v.sqrt() * pieces[name] for name, v in self.variance.items()}
+        parts = dict(zip(self.mean, split_like(z, self.mean), strict=True))
+        moved = {name: v.sqrt() * parts[name] for name, v in self.variance.items()}
         for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
             weight, bias = (f"{layer}.{kind}" if layer else kind for kind in ("weight", "bias"))
-            taken = pieces[weight].flatten(1)
+            taken = parts[weight].flatten(1)
             with_bias = scales.shape[1] > taken.shape[1]
-            block = torch.cat([taken, pieces[bias][:, None]], dim=1) if with_bias else taken
+            block = torch.cat([taken, parts[bias][:, None]], dim=1) if with_bias else taken
             block = output_vectors @ (block * scales) @ input_vectors.T * prior_root
             moved[weight] = block[:, : taken.shape[1]].reshape(self.mean[weight].shape)
             if with_bias:
@@ -169,6 +169,6 @@ class KroneckerGaussian(WeightDistribution):
 
 
 def split_like(flat: Tensor, tensors: Weights) -> list[Tensor]:
-    """A vector cut into the shapes of these tensors."""
-    pieces = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
-    return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors.values(), strict=True)]
+    """A flat vector, split and reshaped like these tensors."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors.values()])
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors.values(), strict=True)]

@@ -2,13 +2,13 @@
 
     q(w) = N(ŵ, T·Λ⁻¹),    Λ = N·F(ŵ) + P            F the Fisher of one example (mean over all data), P the prior's
 
-F is the Gauss-Newton part of the Hessian, so Λ is positive; for a linear model with Gaussian noise it is the Hessian,
-and q the posterior. F as a whole, its diagonal, or by layers as Ā ⊗ G (K-FAC): with P = diag(p) over the columns of
+F is the Gauss-Newton part of the Hessian, so Λ is positive definite; for a linear model with Gaussian noise it is the
+Hessian, and q the posterior. F may be full, diagonal, or layer-wise Ā ⊗ G (K-FAC): with P = diag(p) over the columns of
 [W b], Ã = P^{-1/2} Ā P^{-1/2} and eigenvectors V of Ã and of G, eigenvalues α and γ,
 
     Λ = (P^{1/2} ⊗ I)(N·Ã ⊗ G + I)(P^{1/2} ⊗ I),     W = Ŵ + V_G [Z / √(N γ αᵀ + 1)] V_Aᵀ P^{-1/2}
 
-without any damping: the prior is there.
+without damping, thanks to the prior.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
 from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix
-from langevin.preconditioners.kfac import hooked, kept_buffers, second_moment, understood
+from langevin.preconditioners.kfac import hooked, preserved_buffers, second_moment, supported
 from langevin.preconditioners.layers import Layer, find_layers
 
 Batch = tuple[Any, Any]
-Pieces = Callable[[], Iterator[Batch]]  # all data once, as often as it is called
+FullPass = Callable[[], Iterator[Batch]]  # each call iterates over all data once
 
 
 @APPROXIMATIONS.register
 @dataclass(frozen=True)
 class Laplace(Approximation):
-    """N(mode, (N·F + prior precision)⁻¹) (MacKay 1992; by layers: Ritter, Botev & Barber 2018). For Gaussian priors.
+    """N(mode, (N·F + prior precision)⁻¹) (MacKay 1992; K-FAC: Ritter, Botev & Barber 2018). For Gaussian priors.
 
-    `fit(posterior, data, Laplace(), init=mode)` takes no steps: without `init` it searches the mode by
-    LBFGS, as `lv.find_map` does. What F is taken of must be a mode, or nearly: elsewhere the curvature says little.
+    `lv.fit(posterior, data, lv.Laplace(), init=mode)` takes no steps. Without `init` the mode is found by LBFGS, as in
+    `lv.find_map`. The approximation is valid only at a mode, or close to one.
 
     Args:
         structure: "diagonal", "kfac", or "full" for small models.
-        fisher: "exact" (over the labels that the model expects), "mc" (one sampled label) or "empirical".
-        temperature: T; 1 is Bayes.
-        max_parameters: beyond which the full matrix is refused.
+        fisher: "exact" (expectation over labels), "mc" (one sampled label) or "empirical" (training labels).
+        temperature: T; 1 is the Bayes posterior.
+        max_parameters: the largest number of weights for which the full matrix is computed.
     """
 
     structure: str = "kfac"
@@ -77,18 +77,18 @@ class Laplace(Approximation):
                 f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical".'
             )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise ValueError(f"Laplace(temperature={self.temperature}): must be positive; 1 is Bayes.")
+            raise ValueError(f"Laplace(temperature={self.temperature}): must be positive; 1 is the Bayes posterior.")
 
     def objective(self, posterior: Posterior) -> Objective:
-        """The posterior's own loss, whose minimum is the mode."""
+        """The posterior's loss, whose minimum is the mode."""
         return posterior
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
-        """Gaussian priors, and a matrix that fits."""
+        """Only Gaussian priors are supported, and the full matrix only for small models."""
         for name, prior in posterior.priors().items():
             if type(prior) is not Gaussian:
                 raise ValueError(
-                    f"The Laplace approximation takes the curvature of the log-prior, which is constant for Gaussian "
+                    f"The Laplace approximation uses the curvature of the log-prior, which is constant for Gaussian "
                     f"priors only; {name!r} has {prior!r}. Use lv.priors.Gaussian(std), or lv.MeanField()."
                 )
         if self.structure == "full" and count_weights(posterior) > self.max_parameters:
@@ -99,17 +99,17 @@ class Laplace(Approximation):
             )
 
     def tensors(self, posterior: Posterior, batches: Batches, batch_size: int) -> dict[str, Tensor]:
-        """What q is made of, at the posterior's present weights: a pass over the data."""
+        """The tensors that define q at the posterior's current weights, computed in a pass over the data."""
         device = next(posterior.parameters()).device
 
-        def pieces() -> Iterator[Batch]:
-            return (tree_map(lambda t: t.to(device), piece) for piece in batches.full_pass(batch_size))
+        def full_pass() -> Iterator[Batch]:
+            return (tree_map(lambda t: t.to(device), batch) for batch in batches.full_pass(batch_size))
 
         mean = {f"mean/{name}": p.detach().clone() for name, p in posterior.trainable_parameters().items()}
-        return mean | _STRUCTURES[self.structure](self, posterior, pieces)
+        return mean | _STRUCTURES[self.structure](self, posterior, full_pass)
 
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
-        """q, from what was stored."""
+        """q from the stored tensors."""
         last = snapshots[-1]
         mean = {name: last[f"mean/{name}"] for name in names}
         variance = {name: last[f"variance/{name}"] for name in names if f"variance/{name}" in last}
@@ -127,26 +127,26 @@ class Laplace(Approximation):
 
 
 def _precisions(posterior: Posterior) -> dict[str, float]:
-    """The prior's precision of each parameter; `check` has seen that they are Gaussian."""
+    """The prior precision of each parameter; `check` ensures that all priors are Gaussian."""
     return {name: float(prior.std**-2) for name, prior in posterior.priors().items()}  # type: ignore[attr-defined]
 
 
-def _shares(posterior: Posterior, pieces: Pieces) -> Iterator[tuple[int, float, Batch]]:
-    """The pieces with their numbers, and what a mean over each counts in N·weight times the mean over all data."""
-    for number, piece in enumerate(pieces()):
-        yield number, posterior.weight * batch_size_of(piece[1]), piece
+def _weighted(posterior: Posterior, full_pass: FullPass) -> Iterator[tuple[int, float, Batch]]:
+    """Batches with their numbers and their weights in the sum over all data: a mean over a batch times its size."""
+    for number, batch in enumerate(full_pass()):
+        yield number, posterior.weight * batch_size_of(batch[1]), batch
 
 
-def _diagonal(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
-    return _variances(method, posterior, pieces, list(posterior.trainable_parameters()))
+def _diagonal(method: Laplace, posterior: Posterior, full_pass: FullPass) -> dict[str, Tensor]:
+    return _variances(method, posterior, full_pass, list(posterior.trainable_parameters()))
 
 
-def _variances(method: Laplace, posterior: Posterior, pieces: Pieces, names: list[str]) -> dict[str, Tensor]:
+def _variances(method: Laplace, posterior: Posterior, full_pass: FullPass, names: list[str]) -> dict[str, Tensor]:
     """T/(N Fᵢᵢ + P) of the parameters of these names."""
     params = {name: p for name, p in posterior.trainable_parameters().items() if name in names}
     curvature = sum(
-        share * fisher_diagonal(posterior, list(params.values()), piece, method.fisher, number)
-        for number, share, piece in _shares(posterior, pieces)
+        weight * fisher_diagonal(posterior, list(params.values()), batch, method.fisher, number)
+        for number, weight, batch in _weighted(posterior, full_pass)
     )
     assert isinstance(curvature, Tensor)
     prior = _precisions(posterior)
@@ -154,11 +154,11 @@ def _variances(method: Laplace, posterior: Posterior, pieces: Pieces, names: lis
     return {f"variance/{name}": method.temperature / (c + prior[name]) for name, c in own}
 
 
-def _full(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+def _full(method: Laplace, posterior: Posterior, full_pass: FullPass) -> dict[str, Tensor]:
     params = posterior.trainable_parameters()
     curvature = sum(
-        share * fisher_matrix(posterior, list(params.values()), piece, method.fisher, number).double()
-        for number, share, piece in _shares(posterior, pieces)
+        weight * fisher_matrix(posterior, list(params.values()), batch, method.fisher, number).double()
+        for number, weight, batch in _weighted(posterior, full_pass)
     )
     assert isinstance(curvature, Tensor)
     prior = torch.cat([torch.full((params[n].numel(),), p).double() for n, p in _precisions(posterior).items()])
@@ -166,14 +166,14 @@ def _full(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Te
     return {"precision_root": torch.linalg.cholesky(precision).to(next(iter(params.values())).dtype)}
 
 
-def _kfac(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Tensor]:
+def _kfac(method: Laplace, posterior: Posterior, full_pass: FullPass) -> dict[str, Tensor]:
     params = posterior.trainable_parameters()
-    with warnings.catch_warnings():  # of parameters that have no layer: they get their diagonal here
+    with warnings.catch_warnings():  # about uncovered parameters, for which the diagonal is used here
         warnings.simplefilter("ignore")
-        layers = find_layers(posterior, list(params.values()), "K-FAC", understood, 1.0)
+        layers = find_layers(posterior, list(params.values()), "K-FAC", supported, 1.0)
     sums: dict[Layer, tuple[Tensor, Tensor]] = {}
-    for number, piece in enumerate(pieces()):
-        for layer, (a, g) in _factors(method, posterior, layers, piece, number).items():
+    for number, batch in enumerate(full_pass()):
+        for layer, (a, g) in _factors(method, posterior, layers, batch, number).items():
             sums[layer] = (sums[layer][0] + a, sums[layer][1] + g) if layer in sums else (a, g)
     prior = _precisions(posterior)
     names = {id(p): name for name, p in params.items()}
@@ -195,25 +195,25 @@ def _kfac(method: Laplace, posterior: Posterior, pieces: Pieces) -> dict[str, Te
         found |= {f"{part}/{key}": tensor.to(layer.weight.dtype) for part, tensor in block.items()}
     covered = {names[id(p)] for layer in sums for p in layer.parameters}
     rest = [name for name in params if name not in covered]
-    return found | (_variances(method, posterior, pieces, rest) if rest else {})
+    return found | (_variances(method, posterior, full_pass, rest) if rest else {})
 
 
 def _factors(
-    method: Laplace, posterior: Posterior, layers: list[Layer], piece: Batch, number: int
+    method: Laplace, posterior: Posterior, layers: list[Layer], batch: Batch, number: int
 ) -> dict[Layer, tuple[Tensor, Tensor]]:
-    """Sums over the examples of a piece of Σ_positions a aᵀ and of mean_positions Σ_k δ_k δ_kᵀ.
+    """Sums over the examples of a batch of Σ_positions a aᵀ and of mean_positions Σ_k δ_k δ_kᵀ.
 
-    δ_k is what the k-th column of a root of the output's Fisher becomes on its way back to the layer.
+    δ_k is the k-th column of a root of the output's Fisher, backpropagated to the layer.
     """
     seen: dict[Layer, tuple[Tensor, Tensor]] = {}
 
     def see(layer: Layer, a: Tensor, s: Tensor) -> None:
         if layer in seen:
-            raise ValueError(f"Layer {layer.name!r} is used twice in a pass; K-FAC holds for one use. Use 'diagonal'.")
+            raise ValueError(f"Layer {layer.name!r} is used twice in a pass; K-FAC assumes one use. Use 'diagonal'.")
         seen[layer] = a.detach(), s
 
-    x, y = piece
-    with torch.enable_grad(), hooked(layers, see), kept_buffers(posterior.model):
+    x, y = batch
+    with torch.enable_grad(), hooked(layers, see), preserved_buffers(posterior.model):
         output = call(posterior.model, x)
     used = list(seen)
     sums: dict[Layer, tuple[Tensor, Tensor]] = {}
@@ -234,7 +234,7 @@ def _factors(
 
 
 def _columns(method: Laplace, posterior: Posterior, output: Tensor, y: Any, number: int) -> Iterator[Tensor]:
-    """Vectors over the outputs whose outer products, summed, are the output's Fisher (or its estimate)."""
+    """Vectors over the outputs whose outer products sum to the output's Fisher (or an estimate of it)."""
     likelihood: Any = posterior.likelihood
     if method.fisher == "exact":
         if not hasattr(likelihood, "output_fisher"):

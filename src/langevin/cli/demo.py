@@ -16,8 +16,8 @@ def demo(
 ) -> None:
     """Compare SGD with SGLD on small images, in a minute.
 
-    Both learn scikit-learn's digits. SGD gives one set of weights, SGLD samples of the posterior. The command ends in a
-    table and a report.
+    Both train on scikit-learn's digits. SGD gives one set of weights, SGLD samples of the posterior. The command
+    prints a table and writes a report.
 
     Example:
 
@@ -28,7 +28,7 @@ def demo(
 
     rows = run_demo(out)
     show_table(
-        ("", "accuracy", "NLL", "calibration error", "mean confidence", "mean confidence on OOD inputs"),
+        ("", "accuracy", "NLL", "calibration error", "mean confidence (test)", "mean confidence (OOD)"),
         [
             (
                 row.method,

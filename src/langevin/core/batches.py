@@ -237,7 +237,7 @@ class LoaderBatches(Batches):
                 return split_batch(next(self._iterator))
             except StopIteration:
                 self._iterator = None
-        raise ValueError("The DataLoader yields no batch: its data set is empty, or smaller than a batch with drop_last=True.")
+        raise ValueError("The DataLoader yields no batch: its data set is empty, or too small for drop_last=True.")
 
 
 def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.device) -> Batches:

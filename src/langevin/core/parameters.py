@@ -35,7 +35,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     if wrong:
         raise ValueError(
             f"The model has no tensor {wrong[0]!r} of shape {tuple(tensors[wrong[0]].shape)} "
-            f"({len(wrong)} of {len(tensors)} do not match); do these tensors belong to another model?"
+            f"({len(wrong)} of {len(tensors)} do not match); is it the model that these tensors belong to?"
         )
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -1,6 +1,6 @@
 """Priors: log p(parameter), summed over the tensor.
 
-A prior is any object with `log_prob(parameter)`; the library's own are registered, `@PRIORS.register`. `PerParameter`
+A prior is any object with `log_prob(parameter)`; the library's are registered, `@PRIORS.register`. `PerParameter`
 maps patterns of parameter names to priors. Groups, in the priors that have them, are the slices along the first
 dimension: the weights into one output feature; in a vector every element is its own group.
 """
@@ -153,7 +153,7 @@ def with_gaussian_energy(energy: Tensor, constant: float, precision: float, para
         total = torch.add(energy, torch.dot(flat, flat), alpha=precision / 2)
     else:
         total = _WithGaussianEnergy.apply(energy, precision, *params)  # type: ignore[no-untyped-call]
-    total.detach().add_(constant)  # a constant: kept out of the graph
+    total.detach().add_(constant)  # a constant has no gradient: outside the graph
     return total
 
 

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRSc
 class cyclical:
     """Cosine cycles with warm restarts, lr_t = lr·½(1 + cos(π (t mod length)/length)) (Zhang et al. 2020).
 
-    It is torch's `CosineAnnealingWarmRestarts` with a known cycle length, so that `sample` saves the last iterate of every
-    cycle unless `thin` is given.
+    It is torch's `CosineAnnealingWarmRestarts` with a known cycle length, so that `sample` saves the last iterate of
+    every cycle unless `thin` is given.
     """
 
     length: int

@@ -25,7 +25,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
     """Labelled images in files; `data[i]` is (image, label), `read_batch` a whole batch.
 
     An image is read as RGB. Without "crop" it is center-cropped: as if resized to a shorter side of `resize` pixels,
-    then cropped to `image_size`. With "crop" it is a crop of random area (8 to 100 % of the image), aspect ratio (3:4 to
+    then cropped to `image_size`. With "crop" it is a crop of random area (8 to 100 % of the image), aspect (3:4 to
     4:3, log-uniform; a side longer than the image's is cut) and position, after Szegedy et al. (2015), "Going deeper
     with convolutions". "flip" is a horizontal flip with probability ½. Both draw five numbers per image from torch's
     global generator before any file is opened, so the result depends on the generator's seed (`langevin.sample` sets it

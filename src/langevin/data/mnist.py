@@ -22,8 +22,8 @@ def mnist(
 ) -> ImageDataset:
     """Return MNIST: 60,000 images to train on or 10,000 to test on, (1, 28, 28), 10 classes.
 
-    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition". `size` selects the
-    first images. `normalize` and `augment` are those of `ImageDataset`.
+    LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied to document recognition". `size` selects
+    the first images. `normalize` and `augment` are those of `ImageDataset`.
     """
     return _load("mnist", split, normalize, augment, size)
 

@@ -1,1 +1,1 @@
-"""Weights that predict: runs, fits, distilled networks."""
+"""Ensembles of weights: runs, fits, distilled networks."""

@@ -1,4 +1,4 @@
-"""What to cite."""
+"""Citations of methods."""
 
 from __future__ import annotations
 

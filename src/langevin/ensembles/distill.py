@@ -1,11 +1,11 @@
-"""Distillation: the predictive distribution of a whole run, compressed into one network.
+"""Distillation: the predictive distribution of an ensemble, compressed into one network.
 
 Korattikara, Rathod, Murphy & Welling (2015), "Bayesian dark knowledge", NeurIPS. The student S(y|x,w) minimizes
 
     mean over inputs x of  KL( p(y|x) ‖ S(y|x,w) ),      p(y|x) = mean_s p(y|x,θ_s),
 
-which needs inputs only, no labels. It learns the total uncertainty; how much of it is epistemic is lost: the mutual
-information (or epistemic variance) of one network is 0.
+which needs no labels. The student learns the total uncertainty but not its epistemic part: the mutual information (or
+epistemic variance) of a single network is 0.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CITATION = """@inproceedings{korattikara2015bayesian,
 
 
 class MeanAndVariance:
-    """What a regression student gives: for every value of y a mean and the logarithm of a variance, (n, 2·values)."""
+    """The likelihood of a regression student: a mean and a log-variance for every value of y, (n, 2·values)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape  # of one y
+        self.shape = shape  # of a single y
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Of independent Gaussians."""
+        """Log-density of independent Gaussians."""
         mean, variance = self.moments(output)
         log_density = -0.5 * ((target.reshape(mean.shape) - mean).square() / variance + (2 * math.pi * variance).log())
         return log_density.reshape(len(mean), -1).sum(1)
@@ -54,7 +54,7 @@ class MeanAndVariance:
 
 
 class Distilled(Ensemble):
-    """A student that has learnt what an ensemble predicts: an ensemble of one."""
+    """A student network, as an ensemble of one member."""
 
     def __init__(self, model: nn.Module, likelihood: Any, losses: list[float], manifest: dict[str, Any]) -> None:
         self.model = model
@@ -68,7 +68,7 @@ class Distilled(Ensemble):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was distilled, and how."""
+        """The manifest of the teacher and the options of `distill`."""
         return self._manifest
 
     def _member(self, index: int) -> Weights:
@@ -95,18 +95,19 @@ def distill(
     seed: int = 0,
     predict_batch_size: int = 1024,
 ) -> Distilled:
-    """Train one network to predict what an ensemble predicts (no labels needed). The given student is left as it is.
+    """Train one network to predict what an ensemble predicts (no labels needed). The given student is not modified.
 
     Args:
         run: an ensemble, or any object with `predict(x)`.
-        student: gives logits, (n, classes) or one for two classes; for regression a mean and a log-variance of every
-            value, (n, 2·values).
-        inputs: where to imitate: the training inputs and, for behaviour beyond them, unlabelled or perturbed ones.
-        steps: of Adam, the rate falling to 0 as a cosine.
+        student: its output are logits, (n, classes) or one for two classes; for regression a mean and a log-variance of
+            every value, (n, 2·values).
+        inputs: the inputs to train on: the training inputs, and unlabelled or perturbed ones to match the teacher
+            out of distribution.
+        steps: steps of Adam, with cosine annealing to 0.
         batch_size: inputs per step.
-        lr: the rate at the start.
-        seed: of the mini-batches.
-        predict_batch_size: inputs that the run predicts at a time.
+        lr: the initial learning rate.
+        seed: random seed of the mini-batches.
+        predict_batch_size: batch size of the ensemble's predictions.
     """
     if steps < 1 or not lr > 0 or batch_size < 1:
         raise ValueError(f"distill needs steps ≥ 1, batch_size ≥ 1 and lr > 0; given {steps}, {batch_size}, {lr}.")
@@ -153,7 +154,7 @@ def _divergence(teacher: Prediction, rows: Tensor, likelihood: Any, output: Tens
 
 @torch.no_grad()
 def _likelihood(student: nn.Module, inputs: Any, teacher: Prediction) -> Any:
-    """How the student's output is read, after a look at its shape."""
+    """The likelihood that matches the shape of the student's output."""
     student.eval()
     shape = tuple(call(student, tree_map(lambda t: t[:2], inputs)).shape[1:])
     student.train()

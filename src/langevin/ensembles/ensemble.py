@@ -1,11 +1,10 @@
 """`Ensemble`: sets of weights that predict. Runs and fits are ensembles; so are their slices, chains and unions.
 
-The contract, which `tests/contract/test_ensemble.py` holds every kind to:
+The contract, which `tests/contract/test_ensemble.py` checks for every kind:
 
 - It is a sequence: `e[i]` is a dict of named tensors, iteration gives all `len(e)` of them, `e[a:b]` is an ensemble.
-- `predict(x)` is the mean over its members. It changes neither the ensemble nor anybody's model, and threads may
-  predict side by side.
-- `Ensemble.concat([a, b])` predicts what all members of a and b predict together.
+- `predict(x)` is the mean over its members. It modifies neither the ensemble nor the user's model, and is thread-safe.
+- `Ensemble.concat([a, b])` predicts the mean over all members of a and b.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Ensemble(Sequence[Weights], ABC):
     @property
     @abstractmethod
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
-        """The models of the members, each with a function from a number to their weights, stacked so many at a time."""
+        """The models of the members, each with a function from a number n to their weights, stacked n at a time."""
 
     @abstractmethod
     def _member(self, index: int) -> Weights:
@@ -47,7 +46,7 @@ class Ensemble(Sequence[Weights], ABC):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Configuration, where it is recorded."""
+        """The configuration, if recorded."""
         return {}
 
     @property
@@ -76,7 +75,7 @@ class Ensemble(Sequence[Weights], ABC):
         """The predictive distribution at the inputs x, over all members.
 
         Classification gives `.probs`, `.entropy`, `.aleatoric`, `.mutual_information`, regression `.mean`,
-        `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` what each member predicts is in `.samples`.
+        `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` `.samples` contains the predictions of each member.
         """
         return self.predict_many({"x": x}, batch_size=batch_size, samples=["x"] if samples else [])["x"]
 
@@ -90,8 +89,9 @@ class Ensemble(Sequence[Weights], ABC):
     ) -> dict[str, Prediction]:
         """The predictive distributions at several sets of inputs, in one pass over the members.
 
-        The weights are read once each; memory grows with the number of inputs, not of members, unless what each member
-        predicts for a set is asked for, by its name in `samples`. `observe` is shown every stack of weights.
+        Each set of weights is read once. Memory grows with the number of inputs, not of members, except for the inputs
+        named in `samples`, for which the predictions of each member are returned. `observe` is called with every stack
+        of weights.
         """
         checked = {name: checked_inputs(x, batch_size) for name, x in inputs.items()}
         gathered = {name: self.predictors[0][0].accumulator(name in samples) for name in inputs}
@@ -105,24 +105,24 @@ class Ensemble(Sequence[Weights], ABC):
         return {name: accumulator.result() for name, accumulator in gathered.items()}
 
     def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:
-        """log p(y|x,θ) of each member in turn, (n,), through which a gradient can be taken with respect to x."""
+        """log p(y|x,θ) of each member in turn, (n,), differentiable with respect to x."""
         for predictor, stacks in self.predictors:
             yield from predictor.log_probs(_unstacked(stacks(1)), x, y)
 
     def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> EnsembleModule:
-        """Write one module that answers with mean and uncertainty, and return it.
+        """Write one module that returns predictions with uncertainties, and return it.
 
         Args:
-            path: ends in .pt2 (`torch.export.load(path).module()` reads it, without langevin) or in .onnx.
-            inputs: a few inputs, for their type and shape; by default those that a run was sampled with.
-            samples: use so many members, evenly spread; by default all. The file holds every one of them.
+            path: ends in .pt2 (loaded by `torch.export.load(path).module()`, without langevin) or in .onnx.
+            inputs: example inputs, for their dtype and shape; by default those recorded by `sample`.
+            samples: the number of members to export, evenly spaced; by default all. The file contains all of them.
         """
         from langevin.ensembles.export import EnsembleModule, write_module
 
         if inputs is None:
             if not self.manifest.get("inputs"):
                 raise ValueError(
-                    f"The shape of the inputs is not recorded; give some: .export({str(path)!r}, inputs=x)."
+                    f"The shape of the inputs is not recorded; give an example: .export({str(path)!r}, inputs=x)."
                 )
             inputs = example_inputs(self.manifest["inputs"])
         if len(self) == 0:
@@ -138,19 +138,19 @@ class Ensemble(Sequence[Weights], ABC):
 
     @staticmethod
     def concat(ensembles: Iterable[Ensemble]) -> Ensemble:
-        """The members of all of these, as one ensemble; their models may differ, not what they predict."""
+        """The members of several ensembles as one; their models may differ, but must predict the same quantity."""
         return _Union(list(ensembles))
 
     @staticmethod
     def from_weights(
         model: nn.Module, likelihood: Likelihood, weights: Iterable[Mapping[str, Tensor]] | None = None
     ) -> Ensemble:
-        """State dicts of a model as an ensemble; without any, the model's own weights."""
+        """State dicts of a model as an ensemble; by default the model's current weights."""
         return WeightList(Predictor(model, likelihood), weights)
 
     @staticmethod
     def from_classifier(model: nn.Module) -> Ensemble:
-        """One module that gives logits, as an ensemble of one."""
+        """One module that returns logits, as an ensemble of one."""
         return WeightList(Predictor(model, Categorical()))
 
 
@@ -181,7 +181,7 @@ class WeightList(Ensemble):
 
 
 class _Subset(Ensemble):
-    """Some members of an ensemble with one model."""
+    """A subset of the members of an ensemble with one model."""
 
     def __init__(self, whole: Ensemble, indices: Sequence[int]) -> None:
         self._whole, self._indices = whole, list(indices)
@@ -207,11 +207,11 @@ class _Union(Ensemble):
 
     def __init__(self, parts: list[Ensemble]) -> None:
         if not parts:
-            raise ValueError("There is nothing to put together. Write lv.Ensemble.concat([run, other]).")
+            raise ValueError("No ensemble given. Write lv.Ensemble.concat([run, other]).")
         if wrong := [type(part).__name__ for part in parts if not isinstance(part, Ensemble)]:
-            raise ValueError(f"lv.Ensemble.concat takes ensembles (runs, fits and the like); given {wrong[0]}.")
+            raise ValueError(f"lv.Ensemble.concat takes ensembles, such as runs and fits; given {wrong[0]}.")
         if len({part.classifies for part in parts}) > 1:
-            raise ValueError("Some of these ensembles predict classes and some values; they can't be averaged.")
+            raise ValueError("Some of these ensembles are classifiers and some are regressors; they can't be averaged.")
         self._parts: list[Ensemble] = []
         for part in parts:
             self._parts += part._parts if isinstance(part, _Union) else [part]
@@ -223,8 +223,9 @@ class _Union(Ensemble):
     def _subset(self, indices: range) -> Ensemble:
         places = [(part, index) for part in self._parts for index in range(len(part))]
         chosen = groupby((places[index] for index in indices), key=lambda place: id(place[0]))
-        kept = [list(group) for _, group in chosen]
-        return _Union([_Subset(group[0][0], [i for _, i in group]) for group in kept] or [_Subset(self._parts[0], [])])
+        groups = [list(group) for _, group in chosen]
+        subsets: list[Ensemble] = [_Subset(group[0][0], [i for _, i in group]) for group in groups]
+        return _Union(subsets or [_Subset(self._parts[0], [])])
 
     def _member(self, index: int) -> Weights:
         for part in self._parts:
@@ -238,7 +239,7 @@ class _Union(Ensemble):
 
 
 def stacked(weights: Iterator[Mapping[str, Tensor]], size: int) -> Iterator[Weights]:
-    """Weights along a first axis, up to `size` at a time."""
+    """Weights stacked along a first axis, up to `size` at a time."""
     while some := list(islice(weights, size)):
         yield {name: torch.stack([sample[name] for sample in some]) for name in some[0]}
 

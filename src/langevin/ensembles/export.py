@@ -1,7 +1,7 @@
-"""One module that answers for the whole run: mean and uncertainty, for programs that do not have langevin.
+"""Export an ensemble as one module that returns predictions with uncertainties, for use without langevin.
 
-`EnsembleModule` carries the samples stacked along a first axis and evaluates all of them at once (`torch.func.vmap`),
-so the exported graph has the size of one network, not of as many as there are samples.
+`EnsembleModule` contains the samples, stacked along a first axis, and evaluates all of them at once
+(`torch.func.vmap`), so the size of the exported graph does not depend on the number of samples.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from langevin.ensembles.predictor import Predictor
 
 
 class EnsembleModule(nn.Module):
-    """The predictive distribution of several sets of weights as one module; gradients flow to its inputs.
+    """The predictive distribution of several sets of weights as one module, differentiable with respect to its inputs.
 
-    It answers with a dict. Classes: `probs` (n, classes), `entropy` and `mutual_information` (n,), in nats.
+    It returns a dict. Classification: `probs` (n, classes), `entropy` and `mutual_information` (n,), in nats.
     Regression: `mean`, `variance` and its epistemic part `epistemic`, in the shape of the model's output.
     """
 
@@ -32,12 +32,12 @@ class EnsembleModule(nn.Module):
         template, sampled, fixed = predictor.module_of(stack)
         self._classifies = predictor.classifies
         self._sampled, self._fixed = list(sampled), list(fixed)
-        self._template = (template,)  # in a tuple, so that its own weights are not exported beside the samples
+        self._template = (template,)  # in a tuple, so that its weights are not registered and exported
         for index, tensor in enumerate([*sampled.values(), *fixed.values()]):
             self.register_buffer(f"tensor_{index}", tensor)
 
     def forward(self, x: Any) -> dict[str, Tensor]:
-        """What the samples say together about x: a tensor, or a tuple or dict of them, as in `run.predict(x)`."""
+        """The prediction at x: a tensor, or a tuple or dict of tensors, as in `run.predict(x)`."""
         (template,) = self._template
         tensors = list(self.buffers())
         sampled = dict(zip(self._sampled, tensors, strict=False))
@@ -63,7 +63,7 @@ def _values(means: Tensor, noise: Tensor) -> dict[str, Tensor]:
 
 
 def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
-    """Write the module for inputs like these, of any number: by torch.export (.pt2) or as ONNX (.onnx)."""
+    """Write the module, for any batch size of inputs like these: by torch.export (.pt2) or as ONNX (.onnx)."""
     path = Path(path)
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"export writes .pt2 (torch.export) or .onnx; given {str(path)!r}. Write 'model.pt2'.")
@@ -71,9 +71,9 @@ def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
         raise ValueError("Writing ONNX needs the packages onnx and onnxscript: pip install 'langevin[onnx]'.")
     path.parent.mkdir(parents=True, exist_ok=True)
     inputs = tuple(inputs) if isinstance(inputs, list) else inputs
-    any_number = tree_map(lambda _: {0: torch.export.Dim.DYNAMIC}, inputs)
+    batch_sizes = tree_map(lambda _: {0: torch.export.Dim.DYNAMIC}, inputs)
     with torch.no_grad():
-        program = torch.export.export(module, (inputs,), dynamic_shapes=(any_number,), strict=False)
+        program = torch.export.export(module, (inputs,), dynamic_shapes=(batch_sizes,), strict=False)
         if path.suffix == ".pt2":
             torch.export.save(program, path)
         else:

@@ -1,4 +1,4 @@
-"""What `fit` returns: draws of the weights from a fitted distribution."""
+"""The result of `lv.fit`: an ensemble of draws from the fitted distribution."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from langevin.storage.stored import StoredSamples
 class Fit(Ensemble):
     """Independent draws of the weights from the fitted distribution; `fit[i]` is a pure function of i.
 
-    `fit.snapshots` are the parameters of the approximation at the steps at which they were recorded,
-    `fit.distribution` is the distribution that they make.
+    `fit.snapshots` are the recorded parameters of the approximation, `fit.distribution` is the distribution that they
+    define.
     """
 
     def __init__(self, store: SampleStore, predictor: Predictor) -> None:
@@ -43,7 +43,7 @@ class Fit(Ensemble):
 
     @property
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
-        """One model, with all draws."""
+        """The model, with all draws."""
         return [(self._predictor, lambda size: stacked(iter(self), size))]
 
     @property
@@ -53,7 +53,7 @@ class Fit(Ensemble):
 
     @property
     def store(self) -> SampleStore:
-        """Where snapshots and checkpoints are."""
+        """The store of snapshots and checkpoints."""
         return self._store
 
     @property
@@ -71,7 +71,7 @@ class Fit(Ensemble):
         return self.approximation.distribution(self.snapshots, self.manifest["weights"])
 
     def trace(self, name: str) -> dict[int, list[float]]:
-        """What was recorded with the snapshots: "loss" or "lr"."""
+        """The values recorded with the snapshots: "loss" or "lr"."""
         return self.snapshots.trace(name)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Fit(Ensemble):
         return self._draw(index, self.seed)
 
     def sample(self, count: int, *, seed: int | None = None) -> Weights:
-        """So many draws, stacked along a first axis of every weight: what `torch.func.vmap` wants."""
+        """`count` draws, stacked along a first axis of every weight, as for `torch.func.vmap`."""
         if count < 1:
             raise ValueError(f"sample({count}): draw at least one.")
         drawn = [self._draw(number, self.seed if seed is None else seed) for number in range(count)]
@@ -96,7 +96,7 @@ class Fit(Ensemble):
         draws: int | None = None,
         seed: int | None = None,
     ) -> Prediction:
-        """The predictive distribution at the inputs x, over `draws` draws (by default those that `len` counts)."""
+        """The predictive distribution at the inputs x, over `draws` draws (by default `len(fit)`)."""
         if draws is not None and draws < 1:
             raise ValueError(f"predict(draws={draws}): draw at least one set of weights.")
         if draws is None and seed is None:
@@ -106,15 +106,15 @@ class Fit(Ensemble):
         )
 
     def save(self, path: str | Path) -> Fit:
-        """Write a fit that is in memory to a new directory; the fit there."""
+        """Write a fit that is in memory to a new directory, and return the stored fit."""
         target = DirectoryStore.create(path, self.manifest)
         copy_store(self._store, target)
         return Fit(target, self._predictor)
 
     def reestimate(self, posterior: Posterior, data: Any, *, draws: int | None = None, batch_size: int = 256) -> None:
-        """Estimate the BatchNorm statistics of the first draws again, by a pass over the data for each; stored.
+        """Re-estimate the BatchNorm statistics of the first draws, by a pass over the data for each, and store them.
 
-        `fit` does it; it is needed again only for more draws than were asked for there.
+        `lv.fit` does this already; call it to predict with more draws than were given there.
         """
         device = next(posterior.parameters()).device
         draws = len(self) if draws is None else draws
@@ -138,8 +138,8 @@ class Fit(Ensemble):
             return weights
         if not self.distribution.is_point and (seed != self.seed or number >= known):
             raise ValueError(
-                f"The BatchNorm statistics are known for the draws 0 … {known - 1} of seed {self.seed}, not for draw "
-                f"{number} of seed {seed}; estimate more: fit.reestimate(posterior, train, draws={number + 1})."
+                f"BatchNorm statistics are available for draws 0 … {known - 1} of seed {self.seed}, not for draw "
+                f"{number} of seed {seed}; estimate them: fit.reestimate(posterior, train, draws={number + 1})."
             )
         return weights | {name: rows[min(number, known - 1)] for name, rows in self._statistics.items()}
 
@@ -149,7 +149,7 @@ class Fit(Ensemble):
 
 
 class _Redrawn(Ensemble):
-    """Other draws of a fit."""
+    """A fit with another number of draws or another seed."""
 
     def __init__(self, fit: Fit, count: int, seed: int) -> None:
         self._fit, self._count, self._seed = fit, count, seed
@@ -172,4 +172,4 @@ def read_approximation(recipe: Any) -> Approximation:
         with suppress(KeyError, AttributeError, TypeError):
             options = recipe["options"].items()
             return known[recipe["name"]](**{n: read_approximation(v) if isinstance(v, dict) else v for n, v in options})
-    raise RunError(f"{recipe} describes no registered approximation; was the fit made by a newer version?")
+    raise RunError(f"{recipe} describes no registered approximation; was the fit written by a newer version?")

@@ -16,7 +16,7 @@ from langevin.storage.directory import DirectoryStore
 
 
 def open_run(path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> Run | Fit:
-    """The run or the fit in a directory, for the architecture that the model gives; its own weights do not matter."""
+    """The run or fit in a directory; the model provides the architecture, its weights are ignored."""
     store = DirectoryStore.open(path)
     predictor = Predictor(model, known_likelihood(store) if likelihood is None else likelihood, store.fixed())
     stored = set(store.fixed())
@@ -31,15 +31,14 @@ def open_run(path: str | Path, model: nn.Module, likelihood: Likelihood | None =
 
 
 def known_likelihood(store: SampleStore) -> Likelihood:
-    """The likelihood that the run was made with, if it is one of the library's."""
+    """The likelihood in the manifest of a run, if it is registered."""
     saved = store.manifest.get("likelihood") or {}
     kind = LIKELIHOODS.exports().get(saved.get("name") or "")
     if kind is None:
         raise RunError(
-            f"{store.name} was sampled with a likelihood that is not the library's own; give it: "
-            f"lv.load({store.name!r}, model, likelihood)."
+            f"{store.name} was sampled with a custom likelihood; pass it: lv.load({store.name!r}, model, likelihood)."
         )
     try:
         return kind(**saved["options"])  # type: ignore[no-any-return]
     except (KeyError, TypeError) as error:
-        raise RunError(f"The likelihood in the manifest of {store.name} can't be made: {error}.") from None
+        raise RunError(f"The likelihood in the manifest of {store.name} can't be constructed: {error}.") from None

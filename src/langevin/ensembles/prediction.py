@@ -1,8 +1,8 @@
 """Predictive distributions, and how they are accumulated over samples of the weights.
 
-Classes: p(y|x) = mean_s p(y|x,θ_s).  Its entropy is the total uncertainty; the mean of the entropies of the samples is
-the aleatoric part (noise in the data); the rest, the mutual information of y and θ, the epistemic part (not enough
-data).  Regression: the variance of y = mean_s of the noise variance (aleatoric) + variance over s of the mean
+Classification: p(y|x) = mean_s p(y|x,θ_s).  Its entropy is the total uncertainty; the mean entropy of the samples is
+the aleatoric part (noise in the data); the difference, the mutual information of y and θ, is the epistemic part (lack
+of data).  Regression: the variance of y = mean_s of the noise variance (aleatoric) + variance over s of the mean
 (epistemic).
 """
 
@@ -23,11 +23,11 @@ class ClassPrediction:
     probs: Tensor
     entropy: Tensor
     aleatoric: Tensor
-    samples: Tensor | None = None  # (samples, n, classes), if they were asked for
+    samples: Tensor | None = None  # (samples, n, classes), if requested
 
     @property
     def mutual_information(self) -> Tensor:
-        """The epistemic part: entropy − aleatoric, 0 or more but for rounding."""
+        """The epistemic part, entropy − aleatoric; nonnegative up to rounding."""
         return self.entropy - self.aleatoric
 
     @property
@@ -48,12 +48,12 @@ class ValuePrediction:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
-    samples: Tensor | None = None  # (samples, n, …): the mean that each sample predicts, if they were asked for
-    noise: Tensor | None = None  # (samples, n, …): and its variance
+    samples: Tensor | None = None  # (samples, n, …): predicted means of each sample, if requested
+    noise: Tensor | None = None  # (samples, n, …): their noise variances
 
     @property
     def variance(self) -> Tensor:
-        """Variance of y: aleatoric and epistemic."""
+        """Variance of y: aleatoric + epistemic."""
         return self.aleatoric + self.epistemic
 
 
@@ -67,40 +67,40 @@ class ClassAccumulator:
         self.count = 0
         self.total = torch.zeros((), dtype=torch.float64)
         self.entropies = torch.zeros((), dtype=torch.float64)
-        self.kept: list[Tensor] | None = [] if keep else None
+        self.samples: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[Tensor]) -> None:
-        """Take in the probabilities of some samples, (samples, inputs, classes), piece by piece of the inputs."""
+        """Add the probabilities of some samples, (samples, inputs, classes), as a list over batches of inputs."""
         self.dtype = parts[0].dtype
         probs = torch.cat(parts, 1)
         self.total = self.total.to(probs.device) + probs.sum(0, dtype=torch.float64)
-        p = probs.double()  # as precise as that of the mean: one sample has no epistemic part
+        p = probs.double()  # in the precision of the mean's, so that one sample has no epistemic part
         self.entropies = self.entropies.to(probs.device) - p.clamp_min(_TINY).log_().mul_(p).sum(2).sum(0)
         self.count += len(probs)
-        if self.kept is not None:
-            self.kept.append(probs)
+        if self.samples is not None:
+            self.samples.append(probs)
 
     def result(self) -> ClassPrediction:
-        """The prediction of all samples together."""
+        """The prediction over all samples."""
         _require_samples(self.count)
         probs = self.total / self.count
         return ClassPrediction(
             probs=probs.to(self.dtype),
             entropy=torch.special.entr(probs).sum(1).to(self.dtype),
             aleatoric=(self.entropies / self.count).to(self.dtype),
-            samples=None if self.kept is None else torch.cat(self.kept),
+            samples=None if self.samples is None else torch.cat(self.samples),
         )
 
 
 class ValueAccumulator:
-    """Means and variances over samples, by Welford's recursion: a difference of moments would be lost in rounding."""
+    """Means and variances over samples, by Welford's recursion: a difference of moments would cancel."""
 
     def __init__(self, keep: bool) -> None:
         self.count = 0
-        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
+        self.samples: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
     def add(self, parts: list[tuple[Tensor, Tensor]]) -> None:
-        """Take in means and variances of some samples, (samples, inputs, …), piece by piece of the inputs."""
+        """Add means and variances of some samples, (samples, inputs, …), as a list over batches of inputs."""
         self.dtype = parts[0][0].dtype
         means = torch.cat([m for m, _ in parts], 1).double()
         noises = torch.cat([v for _, v in parts], 1).double()
@@ -112,18 +112,18 @@ class ValueAccumulator:
             self.mean += deviation / self.count
             self.squares += deviation * (mean - self.mean)
             self.noise += (noise - self.noise) / self.count
-            if self.kept is not None:
-                self.kept.append((mean.to(self.dtype), noise.to(self.dtype)))
+            if self.samples is not None:
+                self.samples.append((mean.to(self.dtype), noise.to(self.dtype)))
 
     def result(self) -> ValuePrediction:
-        """The prediction of all samples together."""
+        """The prediction over all samples."""
         _require_samples(self.count)
         return ValuePrediction(
             mean=self.mean.to(self.dtype),
             aleatoric=self.noise.to(self.dtype),
             epistemic=(self.squares / self.count).to(self.dtype),
-            samples=None if self.kept is None else torch.stack([mean for mean, _ in self.kept]),
-            noise=None if self.kept is None else torch.stack([noise for _, noise in self.kept]),
+            samples=None if self.samples is None else torch.stack([mean for mean, _ in self.samples]),
+            noise=None if self.samples is None else torch.stack([noise for _, noise in self.samples]),
         )
 
 

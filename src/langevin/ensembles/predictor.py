@@ -1,7 +1,7 @@
-"""A model and its likelihood as a function of weights and inputs. The user's model is never touched.
+"""A model and its likelihood as a function of weights and inputs. The user's model is never modified.
 
-A predictor owns a copy of the model in evaluation mode. Every thread that predicts gets a module of its own, whose
-tensors share that copy's memory until weights are put in their place: so threads may predict side by side.
+A predictor has a copy of the model in evaluation mode. Every thread gets its own module, whose tensors share the memory
+of that copy until they are replaced by the weights of a sample: prediction is thread-safe.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from langevin.core.parameters import internal_names, load_tensors
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
 Weights = Mapping[str, Tensor]
-_SMALL = 1 << 17  # weights of a network whose samples may be computed together
-_FEW = 128  # inputs up to which that is faster
-_TOGETHER = 1 << 22  # numbers, of weights and inputs, that are read together
+_SMALL = 1 << 17  # largest number of weights for vectorised prediction
+_FEW = 128  # largest number of inputs for which it is faster
+_TOGETHER = 1 << 22  # largest number of weights and inputs that are read at a time
 
 
 class _Outputs(nn.Module):
-    """Inputs to class probabilities, or to mean and variance; with y, to log p(y|x)."""
+    """Maps inputs to class probabilities, or to mean and variance; with y, to log p(y|x)."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Outputs(nn.Module):
 
 
 class Predictor:
-    """From weights and inputs to what the likelihood says; weights are named as in the model."""
+    """Maps weights, named as in the model, and inputs to the parameters of the predictive distribution."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, fixed: Weights | None = None) -> None:
         module = _Outputs(copy.deepcopy(model), copy.deepcopy(likelihood))
@@ -62,7 +62,7 @@ class Predictor:
 
     @property
     def likelihood(self) -> Any:
-        """How outputs are read."""
+        """The predictor's copy of the likelihood."""
         return self._module.likelihood
 
     @property
@@ -72,11 +72,11 @@ class Predictor:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the model."""
         return next(self._module.parameters()).device
 
     def own_weights(self) -> dict[str, Tensor]:
-        """The parameters that the model came with."""
+        """The parameters of the model when the predictor was made."""
         return {name: p.detach() for name, p in self._tensors().items() if isinstance(p, nn.Parameter)}
 
     def double(self) -> Predictor:
@@ -86,13 +86,13 @@ class Predictor:
         return other
 
     def check_weights(self, weights: Weights, others: Collection[str] | None = None) -> None:
-        """Raise unless the model has these tensors, in these shapes, and, given the names of the others, no more."""
+        """Raise unless the model has these tensors, in these shapes, and besides them only `others`, if given."""
         tensors = self._tensors()
         wrong = [n for n, t in weights.items() if n not in tensors or tensors[n].shape != t.shape]
         if wrong:
             raise ValueError(
                 f"The model has no tensor {wrong[0]!r} of shape {tuple(weights[wrong[0]].shape)} "
-                f"({len(wrong)} of {len(weights)} do not fit); is it the model that these weights are of?"
+                f"({len(wrong)} of {len(weights)} do not match); is it the model that these weights belong to?"
             )
         if others is not None and (more := [n for n in tensors if n not in weights and n not in others]):
             raise ValueError(
@@ -101,12 +101,12 @@ class Predictor:
             )
 
     def batch_of_samples(self, x: Any) -> int:
-        """How many samples are worth reading together for these inputs."""
+        """The number of samples to read at a time for these inputs."""
         size = sum(p.numel() for p in self._module.parameters()) + batch_size_of(x)
         return max(1, min(128, _TOGETHER // size))
 
     def accumulator(self, samples: bool) -> Accumulator:
-        """What gathers the outputs of samples; `samples` keeps each of them."""
+        """The accumulator of predictions; with `samples` it also stores those of each sample."""
         if not (self.classifies or hasattr(self.likelihood, "moments")):
             raise ValueError(
                 f"{self.likelihood!r} can't predict: give it probs(output) for class probabilities or moments(output) "
@@ -116,14 +116,14 @@ class Predictor:
 
     @torch.no_grad()
     def outputs(self, stack: Weights, x: Any, batch_size: int) -> list[Any]:
-        """What stacked weights say about x, (samples, inputs, …), batch by batch of the inputs."""
+        """The outputs of stacked weights at x, (samples, inputs, …), as a list over batches of inputs."""
         device = self.device
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
         compute = self._vectorised if self._can_vectorise(x) else self._one_by_one
-        return [compute(named, piece) for piece in _pieces(x, batch_size, device)]
+        return [compute(named, batch) for batch in _split(x, batch_size, device)]
 
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
-        """log p(y|x,θ) for each of the weights in turn, (n,); gradients with respect to x go through it."""
+        """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
         device = self.device
         x, y = tree_map(lambda t: torch.as_tensor(t).to(device), (x, y))
         for sample in weights:
@@ -131,7 +131,7 @@ class Predictor:
             yield functional_call(self._mine(), named, (x, y))
 
     def module_of(self, stack: Weights) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
-        """A module of outputs, the stacked weights under its names, and its other tensors: for export."""
+        """A copy of the module, the stacked weights under its names, and its other tensors: for export."""
         module = copy.deepcopy(self._module)
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         sampled = {self._names[name]: tensor.to(own[self._names[name]]) for name, tensor in stack.items()}
@@ -139,12 +139,12 @@ class Predictor:
         return module, sampled, fixed
 
     def _vectorised(self, named: Weights, x: Any) -> Any:
-        """All weights as one computation."""
+        """All weights in one computation."""
         module = self._mine()
         return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
 
     def _one_by_one(self, named: Weights, x: Any) -> Any:
-        """A forward pass for each, the weights put into this thread's module: faster than `functional_call`."""
+        """One forward pass per sample, with the weights in this thread's module: faster than `functional_call`."""
         module = self._mine()
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         places = [(own[name], stack) for name, stack in named.items()]
@@ -156,7 +156,7 @@ class Predictor:
         return tree_map(lambda *rows: torch.stack(rows), *outputs)
 
     def _can_vectorise(self, x: Any) -> bool:
-        """For a small network without convolutions and few inputs, where calls cost more than arithmetic."""
+        """True for a small network without convolutions and few inputs, where calls cost more than arithmetic."""
         if (
             batch_size_of(x) > _FEW
             or sum(p.numel() for p in self._module.parameters()) > _SMALL
@@ -166,9 +166,9 @@ class Predictor:
         if self._works_with_vmap is None:
             try:
                 two = {name: p.expand(2, *p.shape) for name, p in self._module.named_parameters()}
-                self._vectorised(two, next(_pieces(x, 1, self.device)))
+                self._vectorised(two, next(_split(x, 1, self.device)))
                 self._works_with_vmap = True
-            except RuntimeError:  # an operation that has no rule for vmap
+            except RuntimeError:  # an operation without a batching rule for vmap
                 self._works_with_vmap = False
         return self._works_with_vmap
 
@@ -195,7 +195,7 @@ class Predictor:
 
 
 def checked_inputs(x: Any, batch_size: int) -> Any:
-    """The inputs as tensors, of which there must be some."""
+    """The inputs as tensors; raises if there are none."""
     leaves = tree_leaves(x)
     if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):
         raise ValueError(
@@ -204,10 +204,10 @@ def checked_inputs(x: Any, batch_size: int) -> Any:
         )
     x = tree_map(torch.as_tensor, x)
     if batch_size_of(x) == 0:
-        raise ValueError("There is no input to predict for: x is empty.")
+        raise ValueError("There are no inputs to predict: x is empty.")
     return x
 
 
-def _pieces(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:
+def _split(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:
     for start in range(0, batch_size_of(x), batch_size):
         yield tree_map(lambda t, s=start: t[s : s + batch_size].to(device), x)

@@ -1,4 +1,4 @@
-"""A run: samples of the weights, and what can be asked of them."""
+"""A run: samples of the weights, with predictions and diagnostics."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from langevin.storage.stored import StoredSamples
 
 
 class Run(Ensemble):
-    """Samples of the weights, read as they are asked for; `run[0]` maps names to tensors, `run[100:]` is a run.
+    """Samples of the weights, read lazily; `run[0]` maps names to tensors, `run[100:]` is a run.
 
-    The samples of all chains follow one another; `run.chain(c)` has those of one.
+    The samples of the chains are concatenated; `run.chain(c)` contains those of one.
     """
 
     def __init__(self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None) -> None:
         self._store, self._predictor = store, predictor
         self._samples = StoredSamples(store) if samples is None else samples
 
-    # an ensemble
+    # ensemble
 
     @property
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
-        """One model, with all samples."""
+        """The model, with all samples."""
         return [(self._predictor, self._samples.stacks)]
 
     @property
     def samples(self) -> StoredSamples:
-        """The samples with the steps at which they were taken and the statistics that were recorded with them."""
+        """The samples with their steps and recorded statistics."""
         return self._samples
 
     def _member(self, index: int) -> Weights:
@@ -73,7 +73,7 @@ class Run(Ensemble):
         """The samples of one chain."""
         return self._some(self._samples.of_chain(number))
 
-    # what is recorded
+    # records
 
     @property
     def path(self) -> Path | None:
@@ -82,7 +82,7 @@ class Run(Ensemble):
 
     @property
     def store(self) -> SampleStore:
-        """Where samples and checkpoints are."""
+        """The store of samples and checkpoints."""
         return self._store
 
     @property
@@ -97,37 +97,37 @@ class Run(Ensemble):
 
     @property
     def steps(self) -> list[int]:
-        """The step at which each sample was taken."""
+        """The step of each sample."""
         return self._samples.steps
 
     @property
     def corrupted(self) -> dict[str, str]:
-        """Files of the run that are not, or not wholly, usable, and why; corrupted samples are left out.
+        """Files of the run that are corrupted, wholly or in part, and why; corrupted samples are left out.
 
-        A sample with a number that is not finite is found when it is read (`check` reads all).
+        Samples with values that are not finite are found when they are read (`check` reads all).
         """
         return self._samples.corrupted
 
     def check(self) -> dict[str, str]:
-        """Read every sample once, so that those with NaN or infinity are left out; returns what is corrupted."""
+        """Read every sample once, leave out those with NaN or infinity, and return `corrupted`."""
         return self._samples.check()
 
     @property
     def traces(self) -> list[str]:
-        """What `trace` knows of: "loss", "lr", "temperature", "temperature/NAME" of each tensor, and of samplers with
-        momentum "kinetic" and "thermostat".
+        """Names for `trace`: "loss", "lr", "temperature", "temperature/NAME" of each tensor; for samplers with momentum
+        also "kinetic" and "thermostat".
         """
         return self._samples.traces
 
     def trace(self, name: str) -> dict[int, list[float]]:
-        """What was recorded with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
+        """The values recorded with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
 
-        All but lr are means since the sample before; nan where nothing was recorded.
+        All but lr are means over the steps since the previous sample; NaN if nothing was recorded.
         """
         return self._samples.trace(name)
 
     def save(self, path: str | Path) -> Run:
-        """Write a run that is in memory to a new directory; the run there."""
+        """Write a run that is in memory to a new directory, and return the stored run."""
         target = DirectoryStore.create(path, self.manifest)
         copy_store(self._store, target)
         return Run(target, self._predictor)
@@ -142,14 +142,14 @@ class Run(Ensemble):
 
     @property
     def target_temperature(self) -> float:
-        """The sampler's T; nan if it injects no noise, or is not one of the library's."""
+        """The sampler's T; NaN if it injects no noise or is not registered."""
         if self.sampler is None or not self.sampler.injects_noise:
             return math.nan
         return float(self.manifest["sampler"]["options"].get("temperature", 1.0))
 
     @property
     def kinetic_is_by_construction(self) -> bool:
-        """Whether a thermostat makes the kinetic temperature T whatever the weights do."""
+        """Whether a thermostat makes the kinetic temperature equal T by construction, whatever the weights do."""
         recipe = self.manifest.get("sampler") or {"name": "", "options": {}}
         default = {"SGNHT": None, "ATMC": "auto"}
         name = recipe["name"]
@@ -163,20 +163,20 @@ class Run(Ensemble):
         return self._over_chains("temperature")
 
     def temperatures(self) -> dict[str, Estimate]:
-        """The configurational temperature of each tensor by itself, every one of which should be T.
+        """The configurational temperature of each tensor; each should be T.
 
-        A thermostat holds the mean; correlated mini-batch noise can leave soft directions cold beneath it. This sees
-        differences between tensors, none between directions inside one; for those see `direction_temperatures` in
-        `langevin.diagnostics.directions`.
+        A thermostat controls the mean over all weights; with correlated mini-batch noise flat directions can be colder.
+        This detects differences between tensors, not between directions within a tensor; for those see
+        `direction_temperatures` in `langevin.diagnostics.directions`.
         """
         names = [name for name in self.traces if name.startswith("temperature/")]
         return {name.removeprefix("temperature/"): self._over_chains(name) for name in names}
 
     def kinetic_temperature(self) -> Estimate:
-        """mean(u²/s) over weights and readings, for samplers with momentum; nan for others.
+        """mean(u²/s) over weights and samples, for samplers with momentum; NaN for others.
 
-        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has settled:
-        then it tells that ξ has, and nothing about the weights (`kinetic_is_by_construction`).
+        For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has converged:
+        then it says nothing about the weights (`kinetic_is_by_construction`).
         """
         return self._over_chains("kinetic") if "kinetic" in self.traces else Estimate(math.nan, math.nan)
 
@@ -190,9 +190,9 @@ class Run(Ensemble):
     def convergence(
         self, *, names: str | Sequence[str] | None = None, subset: int | None = 1000, seed: int = 0
     ) -> Convergence:
-        """R̂ and effective sample sizes in weight space: of parameters that match `names`, a random subset (None: all).
+        """R̂ and effective sample sizes in weight space: a random subset (None: all) of the parameters matching `names`.
 
-        Weights of a network are not identified: chains may disagree about them and agree about all predictions.
+        Weights of a network are not identifiable: chains may disagree in weight space and agree in all predictions.
         """
         return weight_convergence(self._by_chain(), names=names, subset=subset, seed=seed)
 
@@ -202,7 +202,7 @@ class Run(Ensemble):
         return self.convergence_of(self.predict(x, batch_size=batch_size, samples=True))
 
     def convergence_of(self, prediction: Prediction) -> Convergence:
-        """The same from this run's prediction with samples (`run.predict(x, samples=True)`)."""
+        """The same, from a prediction of this run with samples: `run.predict(x, samples=True)`."""
         outputs = _outputs(prediction)
         draws = equal_lengths([rows.reshape(len(rows), -1) for rows in self.split_by_chain(outputs)])
         what = "log-probability of class" if isinstance(prediction, ClassPrediction) else "output"
@@ -224,7 +224,7 @@ class Run(Ensemble):
     ) -> Any:
         """An `arviz.InferenceData`: weights as `posterior`, statistics as `sample_stats`; with x also `predictions`.
 
-        `names` are patterns of tensors, `subset` a number of weights, drawn by `seed`, to take of them.
+        `names` are patterns of tensor names; `subset` is the number of weights to select at random, with `seed`.
         """
         self.check()
         chains = dict(zip(self.chains, self._by_chain(), strict=True))
@@ -242,7 +242,7 @@ class Run(Ensemble):
         return [self._samples.of_chain(c) for c in self.chains]
 
     def split_by_chain(self, rows: np.ndarray) -> list[np.ndarray]:
-        """An array with a row for every sample, as one array a chain."""
+        """An array with one row per sample, split into one array per chain."""
         lengths = [sum(record.chain == c for record in self._samples.records) for c in self.chains]
         return np.split(rows, np.cumsum(lengths)[:-1])
 
@@ -252,7 +252,7 @@ class Run(Ensemble):
 
 
 def _outputs(prediction: Prediction) -> np.ndarray:
-    """What each sample predicts, (samples, n, …): log-probabilities of classes, or means."""
+    """The predictions of each sample, (samples, n, …): log-probabilities of classes, or means."""
     assert prediction.samples is not None
     outputs = prediction.samples.double()
     if isinstance(prediction, ClassPrediction):

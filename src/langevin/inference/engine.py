@@ -259,6 +259,8 @@ def _where_to_resume(store: SampleStore) -> str:
     """For the message about an interrupted run; one in memory is written to a temporary directory."""
     if store.path is not None:
         return f"resume from {store.name}"
+    if not any(store.checkpoint_steps().values()):
+        return "no step was completed, so nothing was written"
     try:
         path = Path(tempfile.mkdtemp(prefix="langevin-"))
         copy_store(store, DirectoryStore.create(path, store.manifest))

@@ -1,8 +1,8 @@
-"""Element-wise updates in blocks of a size for which they are fast.
+"""Element-wise updates in blocks of an efficient size.
 
-An update of a few dozen operations on small tensors costs their number, on large ones the memory that they go through.
-So small tensors are joined, and each operation is called once for all of them; large ones are cut, and what the update
-writes down on its way stays in the processor's cache. Compiled, an update writes nothing down on its way.
+The cost of an update of a few dozen operations is the number of calls for small tensors and the memory traffic for
+large ones. So small tensors are concatenated, and each operation is called once for all of them; large ones are split,
+and intermediate results stay in the processor's cache. A compiled update writes no intermediate results.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SIZE = 1 << 15  # numbers in a block: one thread handles it, so no other is waited for (torch shares out more than that)
+SIZE = 1 << 15  # elements per block: above this size torch uses several threads, which then wait for each other
 
 
 class _Buffer(NamedTuple):
-    """Where some tensors are joined."""
+    """Memory for concatenated tensors."""
 
-    owner: Tensor  # kept, so that its id stays its own
+    owner: Tensor  # a reference, so that its id is not reused
     flat: Tensor
-    views: list[Tensor]  # of `flat`, in the shapes of the tensors
+    views: list[Tensor]  # of `flat`, in the shapes of the original tensors
 
 
 class Blocks:
-    """Splits large tensors, joins small ones; keeps the buffers for what it joins from step to step."""
+    """Splits large tensors and concatenates small ones; reuses its buffers from step to step."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, int, int], _Buffer] = {}
         self._compiled: dict[Callable[..., None], Callable[..., None]] | None = None
 
     def compile(self) -> None:
-        """From now on make every update one pass over memory: nothing is cut, and `torch.compile` fuses operations."""
+        """Fuse every update with `torch.compile` from now on: one pass over memory, nothing is split."""
         self._compiled = {} if self._compiled is None else self._compiled
 
     def each(
@@ -44,8 +44,8 @@ class Blocks:
     ) -> None:
         """Call update(*settings, *block) with every block.
 
-        It is a function that captures nothing. If it is compiled, numbers among the settings reach it as tensors, so
-        that a new learning rate is no reason to compile again.
+        `update` must not be a closure. If it is compiled, floats among the settings are passed as tensors, so that a
+        new learning rate does not trigger a recompilation.
         """
         if self._compiled is not None:
             update, settings = self._fused(update, settings)
@@ -59,7 +59,7 @@ class Blocks:
         read: Sequence[list[Tensor]],
         *settings: Any,
     ) -> None:
-        """The same for updates of few operations, written with `torch._foreach_…`: small tensors are not joined."""
+        """The same for short updates, written with `torch._foreach_…`: small tensors are not concatenated."""
         if self._compiled is not None:
             update, settings = self._fused(update, settings)
             for block in self.of(changed, read):
@@ -71,7 +71,7 @@ class Blocks:
             update(*settings, *[[each[i] for i in small] for each in lists])
         for i, tensor in enumerate(lists[0]):
             if tensor.numel() >= SIZE:
-                for parts in _cut([each[i] for each in lists], whole=False):
+                for parts in _split([each[i] for each in lists], whole=False):
                     update(*settings, *[[part] for part in parts])
 
     def _fused(self, update: Callable[..., None], settings: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
@@ -82,25 +82,25 @@ class Blocks:
         return self._compiled[update], tuple(tensors)
 
     def of(self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]]) -> Iterator[list[Tensor]]:
-        """The same stretch of each list, first of the changed ones, then of those to read, block by block.
+        """Blocks: the same range of every list, first of those in `changed`, then of those in `read`.
 
-        What is done in place to a block of a changed list is done to its tensors.
+        In-place operations on a block of a changed list act on its tensors.
         """
         small: list[int] = []
         count = 0
         for i, tensor in enumerate(changed[0]):
             if tensor.numel() >= SIZE:
-                yield from _cut([each[i] for each in (*changed, *read)], whole=self._compiled is not None)
+                yield from _split([each[i] for each in (*changed, *read)], whole=self._compiled is not None)
                 continue
             if small and (count >= SIZE or not _alike(tensor, changed[0][small[0]])):
-                yield from self._joined(changed, read, small)
+                yield from self._concatenated(changed, read, small)
                 small, count = [], 0
             small.append(i)
             count += tensor.numel()
         if small:
-            yield from self._joined(changed, read, small)
+            yield from self._concatenated(changed, read, small)
 
-    def _joined(
+    def _concatenated(
         self, changed: Sequence[list[Tensor]], read: Sequence[list[Tensor]], which: list[int]
     ) -> Iterator[list[Tensor]]:
         lists = [[each[i] for i in which] for each in (*changed, *read)]
@@ -133,7 +133,7 @@ def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> None:
 
 
 def add_ratios(x: list[Tensor], y: list[Tensor], z: list[Tensor] | tuple[Tensor, ...], scale: float | Tensor) -> None:
-    """x ← x + scale · y/z of lists, the same way."""
+    """x ← x + scale · y/z of lists, likewise."""
     if isinstance(scale, Tensor):
         torch._foreach_add_(x, [a / b * scale for a, b in zip(y, z, strict=True)])
     else:
@@ -144,8 +144,8 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device
 
 
-def _cut(tensors: list[Tensor], whole: bool) -> Iterator[list[Tensor]]:
-    """Stretches of equally large tensors; those that do not lie in memory in one order stay as they are."""
+def _split(tensors: list[Tensor], whole: bool) -> Iterator[list[Tensor]]:
+    """Ranges of tensors of equal size; tensors that are not contiguous are not split."""
     if not all(t.is_contiguous() for t in tensors):
         yield tensors
     elif whole:

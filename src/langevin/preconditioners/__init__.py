@@ -1,4 +1,4 @@
-"""Preconditioners: A·g, A^{1/2}·η and the drift that goes with a metric that moves. Importing one here registers it."""
+"""Preconditioners: A·g, A^{1/2}·η and the correction Γ for a metric that depends on θ. Importing one registers it."""
 
 from langevin.preconditioners.base import PRECONDITIONERS, Identity, NoiseOnly, Preconditioner, made_from
 from langevin.preconditioners.bnp import BNP

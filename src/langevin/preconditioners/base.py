@@ -1,8 +1,8 @@
-"""What a preconditioner is: A, about the inverse of a metric, in θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ.
+"""The interface of a preconditioner: A, an inverse metric, in θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ.
 
-An object of this kind holds its settings and, once bound, which model it looks into. What it has learnt is in the
-sampler's state, `state[p][name]`, as tensors and plain numbers, so a sampler's `state_dict()` is complete and a copy
-(`copy.deepcopy`, pickle) is an unbound preconditioner with the same settings.
+The object contains its settings and, once bound, a reference to the model. Its estimates are in the sampler's state,
+`state[p][name]`, as tensors and plain numbers. So a sampler's `state_dict()` is complete, and a copy (`copy.deepcopy`,
+pickle) is an unbound preconditioner with the same settings.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ PRECONDITIONERS: Registry[type[Preconditioner]] = Registry("preconditioner")
 
 
 class Preconditioner(ABC):
-    """A, with a square root for the noise, and the drift Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where it is known."""
+    """A, a square root of it for the noise, and the correction Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where available."""
 
-    adapts: ClassVar[bool] = True  # it learns from mini-batches until it is frozen
+    adapts: ClassVar[bool] = True  # estimated from mini-batches until it is frozen
 
     @property
     def elementwise(self) -> bool:
-        """Whether A is diagonal and treats every weight by itself, so that chains can be stacked."""
+        """Whether A is diagonal and computed for each weight separately, so that chains can be stacked."""
         return False
 
     def stability_limit(self, curvature: float, group: Group) -> float:
         """The lr above which the update diverges on a quadratic loss (U/N) of that curvature.
 
-        2: in its own metric, A ≈ 1/λ, every curvature is about 1.
+        2: with A ≈ 1/λ every preconditioned curvature is about 1.
         """
         return 2.0
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:  # noqa: B027
-        """Look into this model from now on; `params` are the parameters that the sampler moves."""
+        """Attach to a model; `params` are the parameters of the sampler."""
 
     def unbind(self) -> None:  # noqa: B027
-        """Forget the model."""
+        """Detach from the model."""
 
     @abstractmethod
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        """Learn from the last mini-batch, before A is used in this step; not called once frozen."""
+        """Update the estimate of A from the last mini-batch, before the step; not called once frozen."""
 
     @abstractmethod
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
@@ -70,27 +70,27 @@ class Preconditioner(ABC):
         rate: float,
         spread: float,
     ) -> None:
-        """θ ← θ − rate A g + spread A^{1/2} η, without the noise if there are no normals; their memory may go."""
+        """θ ← θ − rate A g + spread A^{1/2} η, without noise if `normals` is None; `normals` may be overwritten."""
         torch._foreach_add_(params, self.drift(state, group, params, grads), alpha=-rate)
         if normals is not None:
             torch._foreach_add_(params, self.noise(state, group, params, normals), alpha=spread)
 
     def divergence(self, state: State, group: Group, params: list[Tensor]) -> list[Tensor] | None:
-        """Γ at the present θ; None where it is 0 or left out. Not called once frozen: a constant A has none."""
+        """Γ at the current θ; None if it is 0 or left out. Not called once frozen: Γ of a constant A is 0."""
         return None
 
     def finish(self, step: int, frozen: bool) -> None:  # noqa: B027
-        """A step is complete, `step` is the next one: what was seen of the mini-batch is not needed any more."""
+        """Called at the end of a step, `step` being the next one: discard what was recorded of the mini-batch."""
 
     def compile(self) -> None:  # noqa: B027
-        """Let `torch.compile` fuse what is done weight by weight, if anything is."""
+        """Fuse element-wise operations, if any, with `torch.compile`."""
 
     def freezable(self) -> bool:
-        """Whether freezing leaves the target as it is, or makes it exact."""
+        """Whether freezing keeps the target or makes it exact."""
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings: everything that has no leading underscore."""
+        """The settings: all attributes without a leading underscore."""
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Identity(Preconditioner):
     elementwise = True
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        """Nothing to learn."""
+        """A is constant."""
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g."""
@@ -124,26 +124,26 @@ class Identity(Preconditioner):
 
 
 class NoiseOnly(Preconditioner):
-    """Another's A for the noise, none for the drift: no posterior is its target; at T = 0 it is plain SGD."""
+    """A of another preconditioner for the noise, I for the drift: not the posterior as target; SGD at T = 0."""
 
     def __init__(self, inner: Preconditioner) -> None:
         self.inner = inner
 
     @property
     def elementwise(self) -> bool:
-        """The other's."""
+        """That of the inner preconditioner."""
         return self.inner.elementwise
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
-        """Bind the other."""
+        """Bind the inner preconditioner."""
         self.inner.bind(posterior, params, data)
 
     def unbind(self) -> None:
-        """Unbind the other."""
+        """Unbind the inner preconditioner."""
         self.inner.unbind()
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        """The other's."""
+        """That of the inner preconditioner."""
         self.inner.update(state, group, params, grads)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
@@ -151,7 +151,7 @@ class NoiseOnly(Preconditioner):
         return grads
 
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
-        """The other's."""
+        """That of the inner preconditioner."""
         return self.inner.noise(state, group, params, normals)
 
     def stability_limit(self, curvature: float, group: Group) -> float:
@@ -159,16 +159,16 @@ class NoiseOnly(Preconditioner):
         return 2 / curvature
 
     def finish(self, step: int, frozen: bool) -> None:
-        """Tell the other."""
+        """Forwarded to the inner preconditioner."""
         self.inner.finish(step, frozen)
 
     def compile(self) -> None:
-        """The other's."""
+        """That of the inner preconditioner."""
         self.inner.compile()
 
 
 def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str) -> Preconditioner:
-    """A preconditioner of that kind for a named sampler; options that it does not have are refused."""
+    """The preconditioner of a named sampler; unknown options are refused."""
     known = list(inspect.signature(kind).parameters)
     if unknown := [name for name in options if name not in known]:
         advice = (
@@ -182,7 +182,7 @@ def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str
 
 
 def checked(owner: object, **bounds: tuple[float, bool, str]) -> None:
-    """Refuse settings: name → (value, whether it is fine, what was expected)."""
+    """Raise for invalid settings: name → (value, whether it is valid, what is expected)."""
     for name, (value, fine, expected) in bounds.items():
         if not fine:
             raise ValueError(f"{type(owner).__name__}({name}={value!r}): {name} must be {expected}.")

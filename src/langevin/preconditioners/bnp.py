@@ -1,4 +1,4 @@
-"""Batch-normalization preconditioning (Lange, Helfrich & Ye 2022): what normalizing a layer's input would do, as A.
+"""Batch-normalization preconditioning (Lange, Helfrich & Ye 2022): the effect of normalizing a layer's input, as A.
 
 For a row [b; w] of bias and weights of a layer with inputs h ∈ R^m, running mean μ and biased variance σ² of h, n rows
 of input in a batch, σ̃² = σ² + ε₁ max(σ²) + ε₂, q² = max(m/n, 1):
@@ -8,7 +8,7 @@ of input in a batch, σ̃² = σ² + ε₁ max(σ²) + ε₂, q² = max(m/n, 1):
     A^{1/2} η:  w: η_w/(qσ̃),               b: η_b/q − Σⱼ μⱼ (new η_w)ⱼ
 
 Without a bias μ = 0 and σ² is E[h²]. Convolutions: statistics per input channel over batch and positions, shared by all
-taps of the kernel; m = c_in/groups · taps, n = batch × output positions. The network itself is untouched.
+taps of the kernel; m = c_in/groups · taps, n = batch × output positions. The network itself is not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BNP(Preconditioner):
     """A = P Pᵀ, row by row, for linear and convolution layers.
 
     Args:
-        average: ρ, weight of the old value in the running mean and variance.
+        average: ρ, weight of the previous value in the running mean and variance.
         relative: ε₁.
         absolute: ε₂.
         uncovered: A of the parameters that no layer covers.
@@ -54,7 +54,7 @@ class BNP(Preconditioner):
         self._watching = True
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
-        """Find the layers and watch their inputs."""
+        """Find the layers and hook into their forward passes."""
         self.unbind()
         self._layers = find_layers(posterior, params, "BNP", lambda module: True, self.uncovered)
         watch = self._watch(posterior.model.training)
@@ -63,7 +63,7 @@ class BNP(Preconditioner):
         self._bound = True
 
     def unbind(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._layers, self._seen, self._handles, self._bound, self._covered = [], {}, [], False, set()
@@ -87,12 +87,12 @@ class BNP(Preconditioner):
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Running averages of μ and σ²; q."""
         if not self._bound:
-            raise ValueError("BNP has to see the model: call sampler.bind(posterior) before the first step.")
+            raise ValueError("BNP is not bound to a model: call sampler.bind(posterior) before the first step.")
         for layer in self._in(params):
             if layer not in self._seen:
                 raise ValueError(
-                    f"BNP saw no training forward of layer {layer.name!r}: call posterior.loss(x, y).backward() on the "
-                    f"posterior that it is bound to, in the mode (train or eval) that the model had then."
+                    f"BNP recorded no forward pass of layer {layer.name!r}: call posterior.loss(x, y).backward() on "
+                    f"the posterior that it is bound to, in the mode (train or eval) that the model had in bind()."
                 )
             mean, variance, rows = self._seen[layer]
             known, keep = state[layer.weight], self.average
@@ -102,7 +102,7 @@ class BNP(Preconditioner):
             known["q"] = max(layer.weight[0].numel() / rows, 1.0) ** 0.5
 
     def finish(self, step: int, frozen: bool) -> None:
-        """Forget the mini-batch."""
+        """Discard the statistics of the mini-batch."""
         self._seen, self._watching = {}, not frozen
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
@@ -143,7 +143,7 @@ class BNP(Preconditioner):
         rate: float,
         spread: float,
     ) -> None:
-        """θ ← θ + P (−rate Pᵀg + spread η), worked out where η is, so that no memory is asked for."""
+        """θ ← θ + P (−rate Pᵀg + spread η), computed in the memory of η, without further allocations."""
         if normals is None:
             super().move(state, group, params, grads, normals, rate, spread)
             return
@@ -163,7 +163,7 @@ class BNP(Preconditioner):
         torch._foreach_add_(params, normals)
 
     def _moments(self, state: State, layer: Layer) -> tuple[Tensor, Tensor, float]:
-        """μ and σ̃² in a shape that fits the weight, and q."""
+        """μ and σ̃², in shapes that broadcast against the weight, and q."""
         known = state[layer.weight]
         variance = known["variance"] + self.relative * known["variance"].max() + self.absolute
         groups = getattr(layer.module, "groups", 1)
@@ -186,7 +186,7 @@ class BNP(Preconditioner):
 
 
 def _row_products(w: Tensor, mean: Tensor) -> Tensor:
-    """Σⱼ μⱼ wⱼ over all but the first axis of w; μ is of one row, or has one for every row of w."""
+    """Σⱼ μⱼ wⱼ over all but the first axis of w; μ has one row, or one for every row of w."""
     if len(mean) == 1:
         return w.flatten(1) @ mean.expand(1, *w.shape[1:]).flatten()
     return (mean * w).flatten(1).sum(1)

@@ -2,9 +2,9 @@
 
     F(θ) = mean over M inputs of E_{y ∼ p(·|x,θ)}[∇log p ∇log pᵀ]
 
-The M inputs are the Fisher's own random subset of the data, independent of the gradient's batch. G = L Lᵀ is factored
-once and reused between refreshes: A g = L⁻ᵀL⁻¹g, A^{1/2}η = L⁻ᵀη. A depends on θ, so what the Langevin update samples
-depends on the drift Γ that is added:
+The M inputs are a separate random subset of the data, independent of the gradient's batch. G = L Lᵀ is factored once
+and reused until the next refresh: A g = L⁻ᵀL⁻¹g, A^{1/2}η = L⁻ᵀη. A depends on θ, so the target of the Langevin update
+depends on the correction Γ:
 
     "as-printed"   Γ = 0                                          no closed form; e^{−U/T} G in one dimension
     "jeffreys"     Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ + ½ (G⁻¹ ∇log det G)ᵢ        e^{−U/T} det G^{1/2}
@@ -29,7 +29,7 @@ from langevin.core.likelihoods import sampled_labels
 from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 
-_DIFFERENTIABLE = 300  # parameters beyond which ∂G, a cube of numbers, is refused
+_DIFFERENTIABLE = 300  # maximum number of parameters for ∂G, an array of P³ numbers
 
 
 @PRECONDITIONERS.register
@@ -41,10 +41,10 @@ class Fisher(Preconditioner):
             `"covariance"` (of the gradients of the training labels).
         damping: δ.
         batch_size: M.
-        average: weight of the old F at lr 0.001, in general average^(lr/0.001); 0 for none (the paper's: 0.95).
+        average: weight of the previous F at lr 0.001, in general average^(lr/0.001); 0 for none (in the paper 0.95).
         interval: steps between refreshes.
-        target: which drift is added, see above. All but `"as-printed"` need the exact Fisher at every step.
-        max_parameters: beyond which the matrix is refused.
+        target: which Γ is added, see above. All but `"as-printed"` need the exact Fisher at every step.
+        max_parameters: the largest number of parameters for which the matrix is computed.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Fisher(Preconditioner):
             )
         if target != "as-printed" and (kind != "exact" or average > 0 or interval > 1):
             raise ValueError(
-                f"target={target!r} needs the metric as a function of θ that can be differentiated: kind='exact', "
-                f"average=0, interval=1; given kind={kind!r}, average={average}, interval={interval}. Or take "
+                f"target={target!r} needs the metric as a differentiable function of θ: kind='exact', "
+                f"average=0, interval=1; given kind={kind!r}, average={average}, interval={interval}. Or use "
                 f"target='as-printed' and freeze the metric after burn-in: then the posterior is the target."
             )
         self._fisher, self._extra = _KINDS[kind], _DRIFTS[target]
         self._view: _View | None = None
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
-        """Know the model as a function, and the data."""
+        """Represent the model as a function of θ; the data are for the Fisher's batches."""
         count = sum(p.numel() for p in params)
         if count > self.max_parameters:
             raise ValueError(
@@ -97,15 +97,15 @@ class Fisher(Preconditioner):
                 f"constant metric the target is the posterior."
             )
         if data is None:
-            raise ValueError("The Fisher draws batches of its own: call sampler.bind(posterior, (x, y)).")
+            raise ValueError("The Fisher needs data for its own batches: call sampler.bind(posterior, (x, y)).")
         self._view = _View(posterior, list(params), data)
 
     def unbind(self) -> None:
-        """Forget the model."""
+        """Detach from the model."""
         self._view = None
 
     def freezable(self) -> bool:
-        """With the Jeffreys factor it is not: that factor is the metric's dependence on θ."""
+        """Not with the Jeffreys factor, which is the metric's dependence on θ."""
         return self.target != "jeffreys"
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -119,7 +119,8 @@ class Fisher(Preconditioner):
             keep = self.average ** (group["lr"] / 1e-3)
             fisher = known["fisher"] = keep * known["fisher"] + (1 - keep) * fisher if "fisher" in known else fisher
         metric = fisher + self.damping * torch.eye(len(fisher)).to(fisher)
-        known["cholesky"] = torch.linalg.cholesky(metric).contiguous()  # as a file returns it: layout changes rounding
+        # contiguous, as after loading from a file: the layout affects rounding
+        known["cholesky"] = torch.linalg.cholesky(metric).contiguous()
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """L⁻ᵀL⁻¹ g."""
@@ -150,7 +151,7 @@ class Fisher(Preconditioner):
 
     def _seeing(self, params: list[Tensor]) -> _View:
         if self._view is None:
-            raise ValueError("The Fisher has to see model and data: call sampler.bind(posterior, (x, y)) first.")
+            raise ValueError("The Fisher is not bound to model and data: call sampler.bind(posterior, (x, y)) first.")
         if [id(p) for p in params] != [id(p) for p in self._view.params]:
             raise ValueError(
                 "The full Fisher needs all parameters in one parameter group, each with a gradient at every step."
@@ -162,7 +163,7 @@ class Fisher(Preconditioner):
 def fisher_matrix(
     posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
 ) -> Tensor:
-    """F of these parameters at their present values, the mean over a batch; `step` numbers the sampled labels."""
+    """F at the current values of the parameters, the mean over a batch; `step` seeds the sampled labels."""
     view = _View(posterior, list(params), batch)
     return _KINDS[kind](view, view.flat(), batch, {"seed": 0, "chain": 0, "step": step})
 
@@ -171,7 +172,7 @@ def fisher_matrix(
 def fisher_diagonal(
     posterior: Posterior, params: Sequence[Tensor], batch: tuple[Any, Any], kind: str, step: int
 ) -> Tensor:
-    """The diagonal of `fisher_matrix`, without the matrix."""
+    """The diagonal of `fisher_matrix`, without computing the matrix."""
     view = _View(posterior, list(params), batch)
     if kind == "exact":
         jacobian, weighted = _jacobians(view, view.flat(), batch)
@@ -182,14 +183,14 @@ def fisher_diagonal(
 
 
 class _Pointwise(nn.Module):
-    """Model and likelihood under the names that they have in the posterior: x ↦ output, or (x, y) ↦ log p(y|x)."""
+    """Model and likelihood with the parameter names of the posterior: x ↦ output, or (x, y) ↦ log p(y|x)."""
 
     def __init__(self, posterior: Posterior) -> None:
         super().__init__()
         self.model, self.likelihood = posterior.model, posterior.likelihood
 
     def forward(self, x: Any, y: Any = None) -> Tensor:
-        """One example."""
+        """For one example."""
         x = tree_map(lambda t: t.unsqueeze(0), x)
         output: Tensor = call(self.model, x)
         if y is None:
@@ -212,7 +213,7 @@ class _View:
         return torch.cat([p.detach().flatten() for p in self.params])
 
     def batch(self, size: int, group: Group) -> tuple[Any, Any]:
-        """The Fisher's own random subset of this step."""
+        """The random subset for the Fisher at this step."""
         assert self.batches.num_data is not None
         where = {name: group[name] for name in ("seed", "chain", "step")}
         subset = random.random_subset(self.batches.num_data, size, stream=random.Stream.FISHER, **where)
@@ -263,7 +264,7 @@ def _jacobians(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> tuple[Tens
 
 
 def _relabelled(view: _View, batch: tuple[Any, Any], group: Group) -> tuple[Any, Any]:
-    """The inputs with labels sampled from the model."""
+    """The inputs, with labels sampled from the model."""
     output = call(view.posterior.model, batch[0])
     where = {name: group[name] for name in ("seed", "chain", "step")}
     generator = random.generator(stream=random.Stream.LABELS, device=output.device, **where)
@@ -287,8 +288,8 @@ def _to_jeffreys(inverse: Tensor, slopes: Tensor) -> Tensor:
 
 
 def _split(flat: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    pieces = torch.split(flat, [p.numel() for p in params])
-    return [piece.reshape(p.shape) for piece, p in zip(pieces, params, strict=True)]
+    parts = torch.split(flat, [p.numel() for p in params])
+    return [part.reshape(p.shape) for part, p in zip(parts, params, strict=True)]
 
 
 _KINDS = {"exact": _exact, "mc": _sampled, "empirical": _empirical, "covariance": _covariance}

@@ -6,13 +6,13 @@ For a layer s = W a, a with a 1 appended if there is a bias, δ = ∂(−log p(�
     π = √(tr Ā·dim G / (tr G·dim Ā)),   Ā_γ = Ā + π√γ I,   G_γ = G + (√γ/π) I
     A g = G_γ⁻¹ ∇W Ā_γ⁻¹,   A^{1/2} η = L_G⁻ᵀ Z L_A⁻¹                          Ā_γ = L_A L_Aᵀ, G_γ = L_G L_Gᵀ
 
-With triangular factors, which take half the arithmetic of dense ones, drift and noise share their last two products:
+With triangular factors, which need half the arithmetic of dense ones, drift and noise share their last two products:
 
     −ε A g + c A^{1/2} η = L_G⁻ᵀ (−ε L_G⁻¹ ∇W L_A⁻ᵀ + c Z) L_A⁻¹
 
-ŷ is sampled from the model (then F is the Fisher, and takes a forward and a backward pass of its own that leave
-`p.grad` alone) or is the training label (empirical, no extra pass). Everything is on the scale of one example's mean
-gradient, like g: neither N nor the batch size enters.
+ŷ is sampled from the model (then F is the Fisher, and needs an extra forward and backward pass, which does not change
+`p.grad`) or is the training label (empirical, no extra pass). Like g, everything is on the scale of the mean over
+examples: neither N nor the batch size enters.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class KFAC(Preconditioner):
 
     Args:
         damping: γ, on the scale of the mean gradient's curvature.
-        average: weight of the old value in the moving averages of Ā and G.
+        average: weight of the previous value in the moving averages of Ā and G.
         fisher: labels `"sampled"` from the model or `"empirical"`, those of the training data.
         factor_interval: steps between updates of Ā and G.
-        inverse_interval: steps between updates of their triangular factors, by which they are inverted.
+        inverse_interval: steps between updates of their triangular factors, which are used to invert them.
         prior_precision: of a Gaussian prior, 1/std²; adds prior_precision/N to γ.
-        noise_power: 0.5, the noise that goes with the drift, or 1, noise A η.
+        noise_power: 0.5 for noise A^{1/2} η, which samples the posterior, or 1 for noise A η.
         uncovered: A of the parameters that no layer covers.
     """
 
@@ -84,11 +84,11 @@ class KFAC(Preconditioner):
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and hook into the model."""
         self.unbind()
-        self._layers = find_layers(posterior, params, "K-FAC", understood, self.uncovered)
+        self._layers = find_layers(posterior, params, "K-FAC", supported, self.uncovered)
         self._source = _SOURCES[self.fisher](posterior, self._layers)
 
     def unbind(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         if self._source is not None:
             self._source.close()
         self._source, self._layers = None, []
@@ -96,13 +96,13 @@ class KFAC(Preconditioner):
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Moving averages of Ā and G, and triangular factors of the damped ones, each at its interval."""
         if self._source is None:
-            raise ValueError("K-FAC has to see the model: call sampler.bind(posterior) before the first step.")
+            raise ValueError("K-FAC is not bound to a model: call sampler.bind(posterior) before the first step.")
         layers = self._in(params)
-        if not layers:  # none of a kind that K-FAC understands; the user was told
+        if not layers:  # no supported layer; bind() has warned
             return
         step = group["step"]
         if step % self.factor_interval == 0:
-            if self._statistics is None:  # of all groups' layers, before any of them moves
+            if self._statistics is None:  # of the layers of all groups, before any of them is updated
                 self._statistics = self._source.statistics(self._layers, group)
             for layer in layers:
                 a, delta = self._statistics[layer]
@@ -116,7 +116,7 @@ class KFAC(Preconditioner):
                 _factorise(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
 
     def finish(self, step: int, frozen: bool) -> None:
-        """Let the mini-batch go, and watch the next one only if it is to be learnt from."""
+        """Discard the mini-batch, and record the next one only if the factors are due."""
         self._statistics = None
         if self._source is not None:
             self._source.forget(record_next=not frozen and step % self.factor_interval == 0)
@@ -158,7 +158,7 @@ class KFAC(Preconditioner):
         params: list[Tensor],
         vectors: list[Tensor],
     ) -> list[Tensor]:
-        """`product` of every layer's block, weight and bias side by side; what no layer covers times the scalar."""
+        """`product` of every layer's block [W b]; uncovered parameters are multiplied by the scalar."""
         products = {id(p): v for p, v in zip(params, vectors, strict=True)}
         for layer in self._in(params):
             w = products[id(layer.weight)].flatten(1)
@@ -181,7 +181,7 @@ class KFAC(Preconditioner):
 
 
 def _factorise(known: dict[str, Any], damping: float) -> None:
-    """Triangular factors of Ā + π√γ I and G + (√γ/π) I, found in double precision."""
+    """Triangular factors of Ā + π√γ I and G + (√γ/π) I, computed in double precision."""
     factors = {side: known[f"{side}_factor"].to(torch.float64, copy=True) for side in ("input", "output")}
     mean = {side: float(factor.trace()) / len(factor) for side, factor in factors.items()}
     pi = (mean["input"] / mean["output"]) ** 0.5 if min(mean.values()) > 0 else 1.0
@@ -189,7 +189,7 @@ def _factorise(known: dict[str, Any], damping: float) -> None:
     for side, factor in factors.items():
         factor.diagonal().add_(shift[side])
         lower, failed = torch.linalg.cholesky_ex(factor)
-        if failed:  # averages in single precision are positive but for rounding, which a tiny shift does not outweigh
+        if failed:  # averages in single precision can be indefinite by rounding, for which a tiny damping is too small
             factor.diagonal().add_(1e-6 * len(factor) * mean[side])
             lower = torch.linalg.cholesky(factor)
         known[f"{side}_lower"] = lower.to(known[f"{side}_factor"].dtype).contiguous()
@@ -211,14 +211,14 @@ def _other_half(block: Tensor, known: dict[str, Any]) -> Tensor:
 
 
 def _solve(block: Tensor, lower: Tensor, *, transposed: bool = False) -> Tensor:
-    """X L⁻¹ or X L⁻ᵀ; from this side, and with rows side by side in memory, it takes half the time."""
+    """X L⁻¹ or X L⁻ᵀ; solving from the right, with contiguous rows, takes half the time."""
     factor = lower.T if transposed else lower
     solution: Tensor = torch.linalg.solve_triangular(factor, block.contiguous(), upper=transposed, left=False)
     return solution
 
 
 class _Source(ABC):
-    """Where a and δ come from; hooks that record only in training forwards with gradients on."""
+    """Computes a and δ; its hooks record only training forward passes with gradients enabled."""
 
     def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
         self.posterior = posterior
@@ -232,26 +232,26 @@ class _Source(ABC):
         """a and δ of the last mini-batch."""
 
     def forget(self, record_next: bool) -> None:
-        """Let the mini-batch go, and watch the next one or not."""
+        """Discard the mini-batch; record the next one or not."""
         self.recording, self.seen = record_next, {}
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
 
     def see(self, layer: Layer, a: Tensor, s: Tensor) -> None:
-        """One use of a layer; there must be no second one."""
+        """Record a use of a layer; a second use is refused."""
         if layer in self.seen:
             raise ValueError(
-                f"Layer {layer.name!r} is used twice in a forward pass; K-FAC's factors hold for one use. "
-                f"Give every use a layer of its own, or use lv.SGLD or lv.pSGLD."
+                f"Layer {layer.name!r} is used twice in a forward pass; K-FAC's factors assume a single use. "
+                f"Use a separate layer for each, or lv.SGLD or lv.pSGLD."
             )
         self.seen[layer] = (a.detach(), s)
 
 
 class _Sampled(_Source):
-    """Labels sampled from the model, in a pass of its own over the last mini-batch."""
+    """Labels sampled from the model, in an extra pass over the last mini-batch."""
 
     def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
         super().__init__(posterior, layers)
@@ -269,13 +269,13 @@ class _Sampled(_Source):
     def statistics(self, layers: list[Layer], group: Group) -> Statistics:
         if self.batch is None:
             raise ValueError(
-                "K-FAC saw no training forward: call posterior.loss(x, y).backward() on the posterior that it is "
-                "bound to, in the mode (model.train() or model.eval()) that the model had then."
+                "K-FAC recorded no forward pass: call posterior.loss(x, y).backward() on the posterior that it is "
+                "bound to, in the mode (model.train() or model.eval()) that the model had in bind()."
             )
         self.seen = {}
         args, kwargs = self.batch
         likelihood, model = self.posterior.likelihood, self.posterior.model
-        with torch.enable_grad(), hooked(layers, self.see), kept_buffers(model):
+        with torch.enable_grad(), hooked(layers, self.see), preserved_buffers(model):
             output = model(*args, **kwargs)
             generator = random.generator(
                 seed=group["seed"],
@@ -293,14 +293,14 @@ class _Sampled(_Source):
 
 
 class _Empirical(_Source):
-    """Training labels: a and δ are caught on their way through the user's own forward and backward, one a step."""
+    """Training labels: a and δ are recorded in the forward and backward pass of the loss, one per step."""
 
     def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
         super().__init__(posterior, layers)
         self.deltas: dict[Layer, Tensor] = {}
         self.accumulating = False
         self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
-        self.handles += [layer.module.register_forward_hook(self._catch(layer)) for layer in layers]
+        self.handles += [layer.module.register_forward_hook(self._record(layer)) for layer in layers]
 
     def forget(self, record_next: bool) -> None:
         super().forget(record_next)
@@ -312,7 +312,7 @@ class _Empirical(_Source):
             self.accumulating = bool(self.deltas)
             self.seen, self.deltas = {}, {}
 
-    def _catch(self, layer: Layer) -> Callable[..., None]:
+    def _record(self, layer: Layer) -> Callable[..., None]:
         def forward(module: nn.Module, args: Any, s: Tensor) -> None:
             if self.on:
                 self.see(layer, args[0], s)
@@ -323,11 +323,11 @@ class _Empirical(_Source):
     def statistics(self, layers: list[Layer], group: Group) -> Statistics:
         used = [layer for layer in layers if layer in self.deltas]
         if len(used) < len(layers):
-            raise ValueError("K-FAC saw no backward pass of posterior.loss(x, y) through the model it is bound to.")
+            raise ValueError("K-FAC recorded no backward pass of posterior.loss(x, y) through the model in bind().")
         if self.accumulating:
             raise ValueError(
-                'With gradient accumulation the scale of a piece\'s δ is not known: use fisher="sampled" (K-FAC then '
-                "learns from the last piece)."
+                'With gradient accumulation the scale of δ is unknown: use fisher="sampled" (K-FAC then uses the '
+                "last micro-batch)."
             )
         inputs = [self.seen[layer][0] for layer in used]
         # the loss is weight × mean over the batch: undo both
@@ -338,8 +338,8 @@ class _Empirical(_Source):
 _SOURCES: dict[str, type[_Source]] = {"sampled": _Sampled, "empirical": _Empirical}
 
 
-def understood(module: nn.Module) -> bool:
-    """Whether there is one Ā for all outputs."""
+def supported(module: nn.Module) -> bool:
+    """Whether all outputs share one Ā: no grouped convolution."""
     return getattr(module, "groups", 1) == 1
 
 
@@ -362,7 +362,7 @@ def _average(known: dict[str, Any], name: str, value: Tensor, keep: float) -> No
 
 @contextlib.contextmanager
 def hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -> Iterator[None]:
-    """Show a and s of every layer; what follows works on a copy of s, in case it does so in place."""
+    """Pass a and s of every layer to `see`; later layers get a copy of s, in case they modify it in place."""
 
     def hook(layer: Layer) -> Callable[..., Tensor]:
         def forward(module: nn.Module, args: Any, s: Tensor) -> Tensor:
@@ -380,8 +380,8 @@ def hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) ->
 
 
 @contextlib.contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """The model's running statistics come out as they went in."""
+def preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers (running statistics) on exit."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield

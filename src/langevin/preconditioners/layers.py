@@ -1,4 +1,4 @@
-"""Which layers of a model K-FAC and BNP understand, and how their inputs look as rows."""
+"""The layers of a model that K-FAC and BNP support, and their inputs as rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layer:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def input_rows(self, x: Tensor) -> Tensor:
-        """What each output position sees, (batch, positions, fan-in), in the order of `weight.flatten(1)`."""
+        """The inputs of each output position, (batch, positions, fan-in), in the order of `weight.flatten(1)`."""
         if isinstance(self.module, nn.Linear):
             return x.reshape(x.shape[0], -1, x.shape[-1])
         return _patches(self.module, x)
@@ -45,9 +45,9 @@ class Layer:
 
 
 def find_layers(
-    posterior: Posterior, params: Sequence[Tensor], method: str, understood: Callable[[nn.Module], bool], scalar: float
+    posterior: Posterior, params: Sequence[Tensor], method: str, supported: Callable[[nn.Module], bool], scalar: float
 ) -> list[Layer]:
-    """The layers that are understood; names the parameters that no such layer covers in a warning."""
+    """The supported layers; a warning names the parameters that no such layer covers."""
     sampled = {id(p) for p in params}
     names = {id(p): public_name(name) for name, p in posterior.named_parameters()}
     owners = Counter(id(p) for _, p in posterior.model.named_parameters(remove_duplicate=False))
@@ -61,10 +61,10 @@ def find_layers(
         layer = Layer(public_name(name), module, weight, bias if bias is not None and id(bias) in sampled else None)
         if shared := [p for p in layer.parameters if owners[id(p)] > 1]:
             raise ValueError(
-                f"{method} needs layers with weights of their own, but {names[id(shared[0])]!r} is used by several "
+                f"{method} does not support shared weights, but {names[id(shared[0])]!r} is used by several "
                 f"modules. Give them separate weights, or use lv.SGLD or lv.pSGLD."
             )
-        if understood(module):
+        if supported(module):
             layers.append(layer)
             covered.update(id(p) for p in layer.parameters)
     if missing := [names.get(id(p), "?") for p in params if id(p) not in covered]:
@@ -76,7 +76,7 @@ def find_layers(
 
 
 def _patches(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
-    """The input under every position of the kernel, (batch, positions, channels·taps)."""
+    """The input patch at every position of the kernel, (batch, positions, channels·taps)."""
     padding = module._reversed_padding_repeated_twice
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     x = functional.pad(x, padding, mode=mode) if any(padding) else x
@@ -90,5 +90,5 @@ def _patches(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
 
 
 def training_forward(module: nn.Module, mode: bool) -> bool:
-    """Whether this is a forward pass to learn from: gradients on, and the mode that the model had when bound."""
+    """Whether to record this forward pass: gradients are enabled, and the model is in the mode it had when bound."""
     return torch.is_grad_enabled() and module.training == mode

@@ -1,4 +1,4 @@
-"""RMSprop's diagonal: A = diag(1/(λ + √V)), V ← αV + (1−α) g⊙g before use, from V = 0."""
+"""The diagonal of RMSprop: A = diag(1/(λ + √V)), V ← αV + (1−α) g⊙g before use, from V = 0."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner
 
 @PRECONDITIONERS.register
 class RMSprop(Preconditioner):
-    """Large steps for the weights whose gradients are small.
+    """A diagonal A: larger steps for weights with small gradients.
 
     Args:
-        alpha: weight of the old V in its moving average.
+        alpha: weight of the previous V in its moving average.
         eps: λ, which bounds A by 1/λ.
-        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
+        noise_power: the noise is A to this power times η; only 0.5 samples the posterior.
     """
 
     elementwise = True
@@ -56,14 +56,14 @@ class RMSprop(Preconditioner):
         rate: float,
         spread: float,
     ) -> None:
-        """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, piece by piece."""
+        """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, block by block."""
         squares = [state[p]["square"] for p in params]
         read = [squares, grads] if normals is None else [squares, grads, normals]
         read = [sharding.locals_of(each) for each in read]
         self._blocks.each_list(_step, [sharding.locals_of(params)], read, self, rate, spread)
 
     def stability_limit(self, curvature: float, group: Group) -> float:
-        """2√(T/(Nλ)): around a minimum √V settles at the size of the gradients, √(λT/N)."""
+        """2√(T/(Nλ)): near a minimum √V is the typical gradient, √(λT/N)."""
         return 2 * math.sqrt(max(group.get("temperature", 0.0), 1e-12) / (group["num_data"] * curvature))
 
     def compile(self) -> None:

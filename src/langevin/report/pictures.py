@@ -94,7 +94,7 @@ def _of_values(findings: Findings) -> Iterator[_Drawing]:
     values = {n: p for n, p in findings.predictions.items() if isinstance(p, ValuePrediction)}
     nominal = torch.linspace(0.1, 0.9, 9)
     found = {n: [coverage_of(p, findings.y, float(level)) for level in nominal] for n, p in values.items()}
-    described = "; ".join(f"{n}: {shares[-1]:.0%} in the 90 % intervals" for n, shares in found.items())
+    described = "; ".join(f"{n}: {shares[-1]:.0%} in the 90% intervals" for n, shares in found.items())
     yield (
         "Interval coverage: are the intervals honest?",
         "On the diagonal coverage is nominal; below it the model is overconfident, above it underconfident.",

@@ -120,7 +120,7 @@ def _ood(findings: Findings, name: str) -> Table:
     count = len(prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean)
     caption = (
         f"Detection of {count:,} OOD inputs among the test inputs by uncertainty: 1 is perfect and 0.5 chance for the "
-        f"AUROC; FPR95 is the false positive rate at a true positive rate of 95 %."
+        f"AUROC; FPR95 is the false positive rate at a true positive rate of 95%."
     )
     return Table(f"Out-of-distribution inputs: {name}", caption, ["Score", "AUROC", "AUPR", "FPR95"], rows)
 
@@ -133,8 +133,8 @@ def _attacked(findings: Findings, attack: Attack) -> Table:
             [name, share(result.clean_accuracy), share(result.accuracy), number(result.nll), number(best)],
         )
     caption = (
-        f"Accuracy on {findings.attacked_examples:,} test inputs, clean and attacked, each run by itself through its "
-        f"whole predictive; NLL under attack; AUROC of the detection of attacked inputs by uncertainty."
+        f"Accuracy on {findings.attacked_examples:,} test inputs, clean and attacked, with the attack computed on each "
+        f"run's own predictive distribution; NLL under attack; AUROC of detecting attacked inputs by uncertainty."
     )
     return Table(f"Attack: {attack_name(attack)}", caption, ["Run", "Clean", "Attacked", "NLL", "AUROC"], rows)
 
@@ -147,7 +147,7 @@ def _chains(chains: Chains) -> Table:
         ["R̂, largest", *(number(m.worst_rhat) for m in spaces)],
         *([f"R̂ above {limit}", *(share(m.share_above(limit)) for m in spaces)] for limit in (1.01, RHAT_LIMIT)),
         ["Bulk ESS, median", *(number(_median(m.ess_bulk), 0) for m in spaces)],
-        ["Bulk ESS, least", *(number(_least(m.ess_bulk), 0) for m in spaces)],
+        ["Bulk ESS, smallest", *(number(_smallest(m.ess_bulk), 0) for m in spaces)],
         ["Tail ESS, median", *(number(_median(m.ess_tail), 0) for m in spaces)],
         ["ESS (to the first negative autocorrelation), median", *(number(_median(m.ess), 0) for m in spaces)],
         ["ESS by batch means, median", *(number(_median(m.ess_batch), 0) for m in spaces)],
@@ -184,5 +184,5 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values)) if len(values) else math.nan
 
 
-def _least(values: np.ndarray) -> float:
+def _smallest(values: np.ndarray) -> float:
     return float(np.min(values)) if len(values) else math.nan

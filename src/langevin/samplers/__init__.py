@@ -1,13 +1,15 @@
-"""The samplers, and the registry that everything which runs over all of them reads.
+"""The samplers and their registry.
 
-Adding a sampler is one file here, its class under `@SAMPLERS.register`, and one line below: `lv.NAME`, the command
-line, the citation, the contract tests, the support table, the gold benchmark and the API page follow.
+To add a sampler, add a file with its class under `@SAMPLERS.register` and one import below. `lv.NAME`, the command
+line, the citation, the contract tests, the support table, the gold benchmark and the API page follow from the registry.
 """
 
 from langevin.samplers.atmc import ATMC as ATMC
 from langevin.samplers.base import SAMPLERS as SAMPLERS
 from langevin.samplers.base import Group as Group
 from langevin.samplers.base import Sampler as Sampler
+from langevin.samplers.batch_temperature import batch_size_for as batch_size_for
+from langevin.samplers.batch_temperature import temperature_of as temperature_of
 from langevin.samplers.bnpsgld import BNPSGLD as BNPSGLD
 from langevin.samplers.fsgd import FSGD as FSGD
 from langevin.samplers.ksgld import KSGLD as KSGLD
@@ -18,5 +20,3 @@ from langevin.samplers.sghmc import SGHMC as SGHMC
 from langevin.samplers.sgld import SGLD as SGLD
 from langevin.samplers.sgnht import SGNHT as SGNHT
 from langevin.samplers.sngd import SNGD as SNGD
-from langevin.samplers.sngd import batch_size_for as batch_size_for
-from langevin.samplers.sngd import temperature_of as temperature_of

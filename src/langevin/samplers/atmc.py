@@ -1,4 +1,4 @@
-"""Adaptive thermostat Monte Carlo (Heek & Kalchbrenner 2019), with the corrections of its printed equations.
+"""Adaptive thermostat Monte Carlo (Heek & Kalchbrenner 2019), with corrections to the printed equations.
 
 With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermostat_rate, s = √(1 + (ℓu/max_speed)²)
 (relativistic kinetic energy; 1 if max_speed is None), α = max(D − ξ, 0), b = (α + ξ)/s = max(D, ξ)/s:
@@ -7,13 +7,14 @@ With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermost
     θ ← θ + h ℓ u/s
     ξ ← ξ + h κ (u²/s² − T/s³)
 
-Target: exp(−U/T). The thermostat measures how much noise the mini-batches bring and injects only what is missing to
-D; where they bring more than that, it adds friction. Freezing s in a step biases by order h (variances 0.7 % too small
-at the defaults); `integrator="symmetric"` is of second order. The paper's settings: lr=3e-4, max_speed=1e-3,
-momentum=0.9, thermostat_rate=1e-6, cosine cycles with warm restarts whose last iterate is the sample.
+Target: exp(−U/T). The thermostat ξ estimates the noise of the mini-batches; the injected noise α makes up the
+difference to D, and where the mini-batch noise exceeds D, the friction grows instead. Freezing s during a step gives
+a bias of order h (variances 0.7 % too small at the defaults); `integrator="symmetric"` is of second order. The paper's
+settings: lr=3e-4, max_speed=1e-3, momentum=0.9, thermostat_rate=1e-6, cosine cycles with warm restarts whose last
+iterate is the sample.
 
-Noise: u has variance about T, so lr is the typical move of a weight per step at T = 1 whatever N is (relativistic:
-0.93 of it); a larger N strengthens the gradient's pull on u, not the noise.
+Noise: u has variance about T, so lr is the typical move of a weight per step at T = 1, for every N (relativistic: 0.93
+of it); a larger N strengthens the force of the gradient on u, not the noise.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from langevin.samplers.thermostat import Thermostat
 
 @SAMPLERS.register
 class ATMC(Thermostat):
-    """Langevin dynamics with bounded speed that trades injected noise for the noise of the mini-batches.
+    """Langevin dynamics with bounded speed that reduces the injected noise by the noise of the mini-batches.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        momentum: the largest share of u that one step keeps at h = 1, in (0, 1).
-        max_speed: the farthest that a weight moves in a step, more than lr; `"auto"` is 10/3 lr, None no limit.
+        momentum: the largest fraction of u that remains after a step at h = 1, in (0, 1).
+        max_speed: the largest move of a weight per step, above lr; `"auto"` is 10/3 lr, None no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"fused"` or `"symmetric"`.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
-        temperature: T. At T = 0 the thermostat brakes ever more: it is no optimizer.
-        seed: of the noise.
-        chain: the number of this chain, or several (see `Sampler`).
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
+        temperature: T. At T = 0 the friction grows without bound: it is not an optimizer.
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     shows_order = False

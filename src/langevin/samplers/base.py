@@ -1,4 +1,4 @@
-"""What all samplers share: a `torch.optim.Optimizer` that knows N, T, a seed, a chain and its step."""
+"""The base class of samplers: a `torch.optim.Optimizer` with N, T, a seed, a chain and a step counter."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Noise = Literal["gaussian", "rademacher"]
 _CHECKED = {
     True: 10,
     False: 100,
-}  # steps between looks for divergence: on the CPU, and elsewhere
+}  # steps between checks for divergence, on the CPU and on other devices
 
 
 class _Layout:
-    """Where the weights of a group's parameters lie in the stream of noise, and room for the noise of a step."""
+    """Positions of a group's weights in the noise stream, and a buffer for the noise of a step."""
 
     def __init__(self, group: Group) -> None:
         self.params: list[Tensor] = group["params"]
@@ -36,27 +36,27 @@ class _Layout:
         self.sizes = [p.numel() // len(self.chains or (0,)) for p in self.params]  # of one chain
         self.total = sum(self.sizes)
         self.sharded = sharding.any_sharded(self.params)
-        self._stretches: list[tuple[int, Tensor]] = []  # where each begins; (…, chains, weights)
+        self._buffers: list[tuple[int, Tensor]] = []  # offset in the group, and noise of shape (chains, weights)
         self._views: list[Tensor] = []
 
     def draw(self, group: Group, position: int) -> list[Tensor]:
-        """η for the parameters that have a gradient, the group's first weight being number `position`.
+        """η for the parameters that have a gradient; the group's first weight is number `position` of the stream.
 
-        It is written where that of the last step was.
+        It overwrites the noise of the previous step.
         """
         numbers = random.NOISES[group.get("noise", "gaussian")]
         seed, step = group["seed"], group["step"]
         if self.sharded:
             return self._draw_shards(partial(numbers, seed=seed, chain=group["chain"], step=step), position)
         if not self._views:
-            self._make_room()
-        for offset, room in self._stretches:
-            for chain, row in zip(self.chains or (group["chain"],), room, strict=True):
+            self._allocate()
+        for offset, buffer in self._buffers:
+            for chain, row in zip(self.chains or (group["chain"],), buffer, strict=True):
                 numbers(len(row), seed=seed, chain=chain, step=step, start=position + offset, out=row)
         return [eta for eta, p in zip(self._views, self.params, strict=True) if p.grad is not None]
 
     def _draw_shards(self, numbers: Callable[..., Tensor], position: int) -> list[Tensor]:
-        """Each process draws what belongs to its shards, the same numbers that whole parameters would get."""
+        """Each process draws the noise of its shards, the same numbers as for unsharded parameters."""
         drawn = []
         for p, size in zip(self.params, self.sizes, strict=True):
             if p.grad is not None:
@@ -67,8 +67,8 @@ class _Layout:
             position += size
         return drawn
 
-    def _make_room(self) -> None:
-        """One stretch if all parameters are of one kind, or else one for each: the same numbers in more calls."""
+    def _allocate(self) -> None:
+        """One buffer if all parameters share dtype and device, else one per parameter: same numbers, more calls."""
         rows = len(self.chains or (0,))
         alike = len({(p.dtype, p.device) for p in self.params}) == 1
         offset = 0
@@ -77,9 +77,9 @@ class _Layout:
             if alike
             else [([n], p) for n, p in zip(self.sizes, self.params, strict=True)]
         ):
-            room = torch.empty(rows, sum(sizes), dtype=p.dtype, device=p.device)
-            self._stretches.append((offset, room))
-            self._views += torch.split(room, sizes, dim=1)
+            buffer = torch.empty(rows, sum(sizes), dtype=p.dtype, device=p.device)
+            self._buffers.append((offset, buffer))
+            self._views += torch.split(buffer, sizes, dim=1)
             offset += sum(sizes)
         self._views = [eta.view(p.shape) for eta, p in zip(self._views, self.params, strict=True)]
 
@@ -88,31 +88,31 @@ SAMPLERS: Registry[type[Sampler]] = Registry("sampler")
 
 
 class Sampler(Optimizer, ABC):
-    """Base of every sampler: the skeleton of a step. What a method promises is in its class attributes.
+    """Base class of all samplers. The class attributes declare the properties of a method.
 
-    A gradient g = ∇Û/N must be in `p.grad` (`Posterior.loss` leaves it there). Everything that a step depends on
-    besides is in the parameter groups and in `state`, so `state_dict()` is the whole sampler: `lr`, `num_data`,
+    The gradient g = ∇Û/N is read from `p.grad` (`posterior.loss(x, y).backward()` puts it there). All else that a step
+    depends on is in the parameter groups and in `state`, so `state_dict()` is complete: `lr`, `num_data`,
     `temperature`, `seed`, `chain` and the step counter are plain numbers there.
 
     The noise is a pure function of (seed, chain, step, position of the weight among all weights); see
-    `langevin.core.random`. If `chain` is a sequence of integers, every parameter carries a leading axis of that
-    length, one slice a chain, and each slice gets the noise that it would get alone.
+    `langevin.core.random`. If `chain` is a sequence of integers, every parameter has a leading axis of that length, one
+    slice per chain, and each slice gets the same noise as a single chain of that number.
 
     `noise="rademacher"` draws random signs in place of normal deviates, several times faster: mean, variance and third
-    moment are the same, so the bias stays of order one in lr, but a method of second order is no longer one, and a
-    single step's noise is far from normal. For large networks, where drawing noise takes as long as the gradient.
+    moment are the same, so the bias stays of order one in lr, but methods of second order become first-order, and the
+    noise of a single step is far from normal. For large networks, where drawing noise takes as long as the gradient.
     """
 
-    target: ClassVar[Literal["posterior", "jeffreys", "none"]] = "posterior"  # density of its samples as lr → 0
-    order: ClassVar[int | None] = 1  # the bias falls as lr**order; None without a target
-    shows_order: ClassVar[bool] = True  # on a Gaussian target; not if a thermostat cancels the leading term there
+    target: ClassVar[Literal["posterior", "jeffreys", "none"]] = "posterior"  # stationary density as lr → 0
+    order: ClassVar[int | None] = 1  # the bias is O(lr**order); None without a target
+    shows_order: ClassVar[bool] = True  # visible on a Gaussian target, unless a thermostat cancels the leading term
     citation: ClassVar[str]  # BibTeX
 
-    stackable: bool = True  # several chains can be moved at once, along a leading axis of every parameter
-    shardable: bool = True  # parameters can be sharded over processes (DTensor)
-    adapts: bool = False  # until `freeze` is called, its target is biased
-    constant_lr: ClassVar[bool] = False  # a schedule contradicts the method
-    injects_noise: ClassVar[bool] = True  # it has a temperature; without one, BatchNorm and dropout are tolerable
+    stackable: bool = True  # several chains can be updated together, along a leading axis of every parameter
+    shardable: bool = True  # parameters may be sharded over processes (DTensor)
+    adapts: bool = False  # has adaptive state; its target is biased until `freeze` is called
+    constant_lr: ClassVar[bool] = False  # requires a constant lr; schedules are refused
+    injects_noise: ClassVar[bool] = True  # has a temperature; without one, BatchNorm and dropout are tolerated
     gradients_per_step: ClassVar[int] = 1
 
     def __init__(
@@ -136,7 +136,7 @@ class Sampler(Optimizer, ABC):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters, checked; missing settings come from the constructor."""
+        """Add parameters and check their settings; missing ones default to the constructor's."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         checked_num_data(group["num_data"])
@@ -154,7 +154,7 @@ class Sampler(Optimizer, ABC):
             raise ValueError(f"noise={group['noise']!r}: choose one of {list(random.NOISES)}.")
         if not self.shardable and any(sharding.is_sharded(p) for p in group["params"]):
             raise ValueError(
-                f"{type(self).__name__} looks at whole layers, so it can't move sharded parameters (DTensor); use an "
+                f"{type(self).__name__} looks at whole layers, so it can't update sharded parameters (DTensor); use an "
                 f"element-wise sampler (lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD), or replicas instead of shards."
             )
         for index, parameter in enumerate(group["params"]):
@@ -167,23 +167,23 @@ class Sampler(Optimizer, ABC):
 
     @staticmethod
     def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer | None:
-        """The torch optimizer that the method is at temperature 0, with these settings; None if there is none."""
+        """The torch optimizer that equals the method at temperature 0, with these settings; None if there is none."""
         return None
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
-        """Tell a method that looks inside the model which model it moves; `sample` calls it once per copy."""
+        """Pass the model and the data to methods that need them; `sample` calls it once per copy of the model."""
 
     def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 
     def finish(self) -> None:
-        """Called when a step is complete."""
+        """Called at the end of a step."""
 
     @abstractmethod
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
-        """One step of the method, in place, as its equation reads.
+        """The update equation of the method, in place.
 
-        `normals()` draws η for every parameter; a method at temperature 0 does not call it.
+        `normals()` draws η for every parameter; not called at temperature 0.
         """
 
     @abstractmethod
@@ -192,13 +192,13 @@ class Sampler(Optimizer, ABC):
 
     @abstractmethod
     def gradient_noise_temperature(self, variance: float) -> float:
-        """By how much mini-batch noise of that variance (of one coordinate of g) raises the temperature."""
+        """The temperature added by mini-batch noise of that variance (of one coordinate of g)."""
 
     def observables(self) -> dict[str, list[Tensor]]:
-        """What a person wants to see of the state, one tensor per parameter; nothing before the first step.
+        """Quantities for diagnostics, one tensor per parameter; empty before the first step.
 
-        Samplers with momentum show "kinetic", u²/s, whose mean over weights is T under the target (equipartition), and
-        thermostats "thermostat", ξ.
+        Samplers with momentum report "kinetic", u²/s, whose mean over weights is T under the target (equipartition);
+        thermostats also "thermostat", ξ.
         """
         return {}
 
@@ -210,19 +210,19 @@ class Sampler(Optimizer, ABC):
 
     @property
     def blocks(self) -> Blocks:
-        """For element-wise updates; a copy of the sampler makes its own."""
+        """For element-wise updates; not shared with copies of the sampler."""
         made: Blocks = self.__dict__.setdefault("_blocks", Blocks())
         return made
 
     def compile(self) -> None:
-        """Let `torch.compile` make one pass over memory of updates that take several (thermostats, pSGLD).
+        """Fuse updates of several passes over memory (thermostats, pSGLD) into one with `torch.compile`.
 
-        That takes a C++ compiler and some seconds at the first step; `sample(compile=True)` calls it.
+        It needs a C++ compiler and takes some seconds at the first step; `sample(compile=True)` calls it.
         """
         self.blocks.compile()
 
     def zeros_at_first(self, name: str, params: list[Tensor]) -> list[Tensor]:
-        """The state of that name of each parameter; zeros before the first step."""
+        """The state of that name of each parameter, initialized with zeros."""
         for p in params:
             if name not in self.state[p]:
                 self.state[p][name] = torch.zeros_like(p)
@@ -249,7 +249,7 @@ class Sampler(Optimizer, ABC):
                 grads = [p.grad for p in moved if p.grad is not None]
                 if any(g.is_sparse for g in grads):
                     raise ValueError(
-                        "A sampler needs dense gradients (noise goes to every weight). Use Embedding(sparse=False)."
+                        "Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False)."
                     )
                 self.update(group, moved, grads, partial(layout.draw, group, position))
                 if group["step"] % _CHECKED[moved[0].is_cpu] == 0:
@@ -260,14 +260,14 @@ class Sampler(Optimizer, ABC):
         return loss
 
     def _layout(self, index: int, group: Group) -> _Layout:
-        """The sizes of a group's parameters, found once (a copy of the sampler finds them anew)."""
+        """The layout of a group, computed once and not shared with copies of the sampler."""
         known: dict[int, _Layout] = self.__dict__.setdefault("_layouts", {})
         if index not in known or known[index].params is not group["params"]:
             known[index] = _Layout(group)
         return known[index]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients (as torch's optimizers do, in a tenth of the time)."""
+        """Reset the gradients, as torch's optimizers do, in a tenth of the time."""
         if not set_to_none:
             super().zero_grad(set_to_none=False)
             return
@@ -276,19 +276,19 @@ class Sampler(Optimizer, ABC):
                 p.grad = None
 
     def _check_finite(self, group: Group, params: list[Tensor]) -> None:
-        """Stop soon after the step that diverged: later, every weight is lost and nobody knows where it began."""
+        """Raise soon after divergence, while it is still visible in which parameter it started."""
         params = [sharding.local(p) for p in params]
         norms = torch._foreach_norm(params)
         if not math.isfinite(sum(norm.item() for norm in norms)):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
             raise FloatingPointError(
                 f"{type(self).__name__} diverged before step {group['step'] + 1}: parameter "
-                f"{self._name(params[first])} is no longer finite. Lower lr (now {group['lr']:.3g}), or look for data "
-                f"or a loss that are not finite."
+                f"{self._name(params[first])} is no longer finite. Lower lr (now {group['lr']:.3g}), or check data "
+                f"and loss for values that are not finite."
             )
 
     def _name(self, parameter: Tensor) -> str:
-        """The group and the place in it, or the name if the constructor was given named parameters."""
+        """Index and group of a parameter, and its name if the constructor was given named parameters."""
         for index, group in enumerate(self.param_groups):
             for place, other in enumerate(group["params"]):
                 if sharding.local(other).data_ptr() == parameter.data_ptr():

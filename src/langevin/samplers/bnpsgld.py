@@ -3,11 +3,11 @@
     A = P Pᵀ of every layer's input statistics (see `preconditioners.bnp`)
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η                                                                       lr = ε
 
-Target: exp(−U/T) once frozen, up to a bias of order ε. The network has no normalization layer: A does in the step what
-such a layer does in the forward pass.
+Target: exp(−U/T) once frozen, up to a bias of order ε. The network needs no normalization layer: A has the effect on
+the update that normalizing a layer's inputs would have.
 
-Noise: its standard deviation grows with √lr and √T and falls with √N; weights of inputs with little variance get more
-of it, and a bias gets the part that shifts of its layer's inputs call for, in step with their drift.
+Noise: its standard deviation is proportional to √(lr·T/N), its covariance to the A of the drift: larger for weights of
+inputs with small variance.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class BNPSGLD(Langevin):
     """Langevin dynamics in the metric of normalized layer inputs.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ε.
         num_data: number of training examples N.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise.
-        chain: the number of this chain.
+        seed: random seed of the noise.
+        chain: the chain's number.
         options: arguments of `lv.preconditioners.BNP`, such as `average=0.9`.
     """
 

@@ -1,9 +1,12 @@
-"""SGD at a constant rate, as inference (Mandt, Hoffman & Blei 2017).
+"""Constant-rate SGD as approximate inference (Mandt, Hoffman & Blei 2017).
 
     θ ← θ − ε g                                                                           lr = ε
 
-Target: none in general. The mini-batch noise is the only noise: its stationary covariance depends on ε, on the batch
-size and on the covariance of the gradients, and equals the posterior's only by coincidence. No `temperature`.
+Target: none in general. The stationary covariance depends on ε, on the batch size and on the covariance of the
+gradients, and equals that of the posterior only by coincidence.
+
+Noise: none is injected, and there is no `temperature`; the mini-batch noise contributes variance ε²Var(g) per step,
+independent of N.
 """
 
 from __future__ import annotations
@@ -20,7 +23,15 @@ from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 @SAMPLERS.register
 class FSGD(Sampler):
-    """Constant-rate SGD whose iterates are taken for posterior samples. It refuses a schedule."""
+    """Constant-rate SGD whose iterates are treated as posterior samples. Schedules are refused.
+
+    Args:
+        params: parameters or parameter groups.
+        lr: ε.
+        num_data: number of training examples N.
+        seed: not used, since no noise is injected.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
+    """
 
     target = "none"
     order = None
@@ -50,6 +61,6 @@ class FSGD(Sampler):
         return 2 / curvature
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """ε N Var(g)/2: the temperature itself, there being no other noise."""
+        """ε N Var(g)/2: the temperature itself, since no noise is injected."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * variance / 2)

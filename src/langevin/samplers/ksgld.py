@@ -4,11 +4,11 @@
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η                                                                       lr = ε
 
 Target: exp(−U/T) once frozen, up to a bias of order ε. With `precondition="noise"` only the noise is preconditioned,
-as in the paper's experiments: that has no posterior as its target, and at T = 0 it is SGD. The paper to the letter,
+as in the paper's experiments: then the target is not the posterior, and at T = 0 it is SGD. The paper's exact update,
 noise F⁻¹η of half the variance, is `precondition="noise", noise_power=1.0, temperature=0.5`: for reproduction only.
 
-Noise: its standard deviation grows with √lr and √T and falls with √N, and flat directions of a layer get more of it, in
-step with their drift.
+Noise: its standard deviation is proportional to √(lr·T/N), its covariance to the A of the drift: larger along flat
+directions of a layer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class KSGLD(Langevin):
     """Langevin dynamics in the metric of every layer's Kronecker-factored Fisher.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ε.
         num_data: number of training examples N.
-        precondition: `"both"` drift and noise, or the `"noise"` alone.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        precondition: `"both"` drift and noise, or only the `"noise"`.
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise and the sampled labels.
-        chain: the number of this chain.
+        seed: random seed of the noise and the sampled labels.
+        chain: the chain's number.
         options: arguments of `lv.preconditioners.KFAC`, such as `damping=1e-2`.
     """
 

@@ -1,9 +1,9 @@
-"""Overdamped Langevin dynamics in the metric of a preconditioner A: SGLD; by name pSGLD, KSGLD, BNPSGLD, NLD, SNGD.
+"""Overdamped Langevin dynamics with a preconditioner A: the base of SGLD, pSGLD, KSGLD, BNPSGLD, NLD and SNGD.
 
-    θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                    lr = ε, Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where A knows it
+    θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                    lr = ε, Γᵢ = Σⱼ ∂Aᵢⱼ/∂θⱼ where available
 
-Target: exp(−U/T) if A is constant or Γ is included, up to a bias of order ε. An A that goes on adapting without Γ has
-another target, so `freeze()` (which `sample` calls at the end of burn-in) stops it: from then on Γ = 0 is exact.
+Target: exp(−U/T) if A is constant or Γ is included, up to a bias of order ε. While A adapts without Γ the target is
+biased, so `freeze()` (called by `sample` at the end of burn-in) makes A constant: from then on Γ = 0 is exact.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PRECONDITIONED = {"both": lambda preconditioner: preconditioner, "noise": Noise
 
 
 class Langevin(Sampler):
-    """A Langevin sampler with a preconditioner of its own (a copy of the one that it is given)."""
+    """A Langevin sampler with its own copy of the given preconditioner."""
 
     preconditioner: Preconditioner
 
-    @abstractmethod  # a method names its preconditioner
+    @abstractmethod  # a subclass chooses its preconditioner
     def __init__(
         self,
         params: Iterable[Any],
@@ -56,7 +56,7 @@ class Langevin(Sampler):
         if not isinstance(chain, int) and not self.stackable:
             raise ValueError(
                 f"{type(self).__name__} looks at whole layers, so its chains can't be stacked; given chain={chain}. "
-                f'Give each chain its own sampler and model: lv.sample(…, chains={len(chain)}, mode="sequential").'
+                f'Use one sampler and one model per chain: lv.sample(…, chains={len(chain)}, mode="sequential").'
             )
 
     def _follow_preconditioner(self) -> None:
@@ -64,23 +64,23 @@ class Langevin(Sampler):
         self.adapts = self.preconditioner.adapts
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
-        """Show the preconditioner the model and the data."""
+        """Bind the preconditioner to the model and the data."""
         self.preconditioner.bind(posterior, [p for group in self.param_groups for p in group["params"]], data)
 
     def freeze(self) -> None:
-        """Keep A as it is from here on."""
+        """Keep A constant from here on."""
         if not (self.adapts and self.preconditioner.freezable()):
             return
         for group in self.param_groups:
             if group["step"] == 0:
                 raise ValueError(
-                    f"{type(self).__name__} can't be frozen before its first step: it has learnt nothing yet. Give it "
-                    f"time, lv.sample(…, burn_in=1000), or let it adapt all along, lv.sample(…, freeze=False)."
+                    f"{type(self).__name__} can't be frozen before its first step: its preconditioner is not estimated "
+                    f"yet. Write lv.sample(…, burn_in=1000), or lv.sample(…, freeze=False) to adapt throughout."
                 )
             group["frozen"] = True
 
     def compile(self) -> None:
-        """The preconditioner's passes over memory, where it has any."""
+        """Compile the preconditioner's element-wise updates, if it has any."""
         self.preconditioner.compile()
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
@@ -98,21 +98,21 @@ class Langevin(Sampler):
             torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
 
     def finish(self) -> None:
-        """Let the preconditioner forget the mini-batch."""
+        """Discard the preconditioner's statistics of the mini-batch."""
         group = self.param_groups[0]
         self.preconditioner.finish(group["step"], group["frozen"])
 
     def stability_limit(self, curvature: float) -> float:
-        """The preconditioner's: 2/λ without one."""
+        """That of the preconditioner; 2/λ without one."""
         return self.preconditioner.stability_limit(curvature, self.param_groups[0])
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """ε N a Var(g)/2, with a the mean of A's diagonal: not known (nan) before the first step of one that adapts."""
+        """ε N a Var(g)/2, with a the mean of A's diagonal; NaN before the first step of an adaptive A."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * self._mean_scale() * variance / 2)
 
     def _mean_scale(self) -> float:
-        """tr A/dim, estimated by zᵀAz with random signs z."""
+        """tr A/dim, estimated by zᵀAz with random signs z (Hutchinson)."""
         if isinstance(self.preconditioner, Identity):
             return 1.0
         total, count = 0.0, 0
@@ -128,7 +128,7 @@ class Langevin(Sampler):
         return total / count
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the preconditioner's settings; a copy has to be bound again."""
+        """Includes the preconditioner's settings; a copy has to be bound again."""
         return {**super().__getstate__(), "preconditioner": self.preconditioner}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,15 +1,15 @@
-"""Natural Langevin dynamics: SGLD in the metric of the full Fisher information (Smith et al. 2018, and errata).
+"""Natural Langevin dynamics: SGLD preconditioned by the full Fisher information (Smith et al. 2018, corrected).
 
     A = G⁻¹,   G = F(θ) + δI (see `preconditioners.fisher`)
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ                                                            lr = ε
 
-Target, by `target`, up to a bias of order ε: `"posterior"` exp(−U/T); `"jeffreys"` exp(−U/T) det G^{1/2}, which does
-not depend on how the model is parameterized; `"as-printed"`, without Γ, has no closed form (in one dimension
-exp(−U/T) G): the paper's proof takes the Euler step for a Stratonovich equation. Frozen, all but `"jeffreys"`, which
-`freeze` leaves alone, sample exp(−U/T).
+Target, by `target`, up to a bias of order ε: `"posterior"` exp(−U/T); `"jeffreys"` exp(−U/T) det G^{1/2}, which is
+invariant under reparameterization; `"as-printed"`, without Γ, has no closed form (in one dimension exp(−U/T) G): the
+paper's proof reads the Euler step as a Stratonovich equation. Once frozen, `"posterior"` and `"as-printed"` sample
+exp(−U/T); `freeze` has no effect on `"jeffreys"`.
 
-Noise: its standard deviation grows with √lr and √T and falls with √N; flat directions get more of it, in step with
-their drift.
+Noise: its standard deviation is proportional to √(lr·T/N), its covariance to the A of the drift: larger along flat
+directions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class NLD(Langevin):
     """Langevin dynamics in the Fisher metric, for models of up to a few thousand weights.
 
     Args:
-        params: the parameters, in one group.
+        params: the parameters, in one parameter group.
         lr: ε.
         num_data: number of training examples N.
         target: `"posterior"`, `"jeffreys"` or `"as-printed"`; the first two need `kind="exact"`, no moving average, and
             at most a few hundred weights.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise, the sampled labels and the Fisher's batches.
-        chain: the number of this chain.
+        seed: random seed of the noise, the sampled labels and the Fisher's batches.
+        chain: the chain's number.
         options: arguments of `lv.preconditioners.Fisher`, such as `damping=1e-2`.
     """
 

@@ -3,15 +3,15 @@
     V ← αV + (1−α) g⊙g,   A = diag(1/(λ + √V))
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η                                          lr = ε, α = alpha, λ = eps
 
-Target: exp(−U/T) once frozen, up to a bias of order ε. While V still moves the term Γ is missing, which inflated
-variances by 15 to 57 % in a test; `sample` freezes V at the end of burn-in.
+Target: exp(−U/T) once frozen, up to a bias of order ε. While V adapts the term Γ is missing, which inflated variances
+by 15 to 57 % in a test; `sample` freezes V at the end of burn-in.
 
-With `precondition="noise"` only the noise is preconditioned, as in the experiments of Palacci & Hess (2018): that has
-no posterior as its target, and at T = 0 it is SGD. Their letter, noise Aη of half the variance, is
+With `precondition="noise"` only the noise is preconditioned, as in the experiments of Palacci & Hess (2018): then the
+target is not the posterior, and at T = 0 it is SGD. Their exact update, with noise Aη of half the variance, is
 `precondition="noise", noise_power=1.0, temperature=0.5`: for reproduction only.
 
-Noise: its standard deviation grows with √lr and √T and falls with √N, and weights with small gradients get more of it,
-in step with their drift. At T = 0 this is `torch.optim.RMSprop(alpha=0.99, eps=1e-5)`.
+Noise: its standard deviation is proportional to √(lr·T/N), its covariance to the A of the drift: larger for weights
+with small gradients. At T = 0 this is `torch.optim.RMSprop(alpha=0.99, eps=1e-5)`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from langevin.samplers.langevin import Langevin, Precondition
 
 @SAMPLERS.register
 class pSGLD(Langevin):
-    """Langevin dynamics with a step size for every weight.
+    """Langevin dynamics with an adaptive step size for every weight.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ε.
         num_data: number of training examples N.
-        alpha: α, weight of the old V in its moving average.
+        alpha: α, weight of the previous V in its moving average.
         eps: λ, which bounds A by 1/λ.
-        precondition: `"both"` drift and noise, or the `"noise"` alone.
-        noise_power: the noise is A to this power times η; only 0.5 goes with the drift.
+        precondition: `"both"` drift and noise, or only the `"noise"`.
+        noise_power: the noise is A to this power times η; only 0.5 samples the posterior.
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise.
-        chain: the number of this chain, or several (see `Sampler`).
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     citation: ClassVar[str] = """@inproceedings{li2016preconditioned,

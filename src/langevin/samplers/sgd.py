@@ -1,9 +1,11 @@
-"""Stochastic gradient descent: the baseline, with the interface of a sampler.
+"""Stochastic gradient descent (Robbins & Monro 1951): the baseline, with the interface of a sampler.
 
     v ← momentum·v + g,    θ ← θ − ε v                                                    lr = ε
 
-Target: none; it converges to an optimum if the rate decreases. There is no injected noise: N and T do not enter, and
-the mini-batch noise alone, of variance ε²Var(g) a step, moves it about.
+Target: none; it converges to an optimum if the rate decreases.
+
+Noise: none is injected, and there is no `temperature`; the mini-batch noise contributes variance ε²Var(g) per step,
+independent of N.
 """
 
 from __future__ import annotations
@@ -20,9 +22,15 @@ from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 @SAMPLERS.register
 class SGD(Sampler):
-    """Plain SGD with momentum; equal to `torch.optim.SGD(lr=lr, momentum=momentum)`.
+    """Plain SGD with momentum, equal to `torch.optim.SGD(lr=lr, momentum=momentum)`: a point estimate.
 
-    Robbins & Monro (1951). As inference it gives a point: its iterates cover no posterior.
+    Args:
+        params: parameters or parameter groups.
+        lr: ε.
+        num_data: number of training examples N.
+        momentum: the fraction of v that remains after a step, in [0, 1).
+        seed: not used, since no noise is injected.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     target = "none"
@@ -65,6 +73,6 @@ class SGD(Sampler):
         return 2 * (1 + float(self.param_groups[0]["momentum"])) / curvature
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """ε N Var(g) / (2(1 − momentum)): the temperature at which constant-rate SGD samples a flat direction."""
+        """ε N Var(g) / (2(1 − momentum)): the temperature of constant-rate SGD along a flat direction."""
         group = self.param_groups[0]
         return float(group["lr"] * group["num_data"] * variance / (2 * (1 - group["momentum"])))

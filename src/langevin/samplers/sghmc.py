@@ -1,15 +1,16 @@
 """Stochastic gradient Hamiltonian Monte Carlo (Chen, Fox & Guestrin 2014), with dimensionless momentum.
 
-With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it) and D = −log(momentum):
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule changes lr) and D = −log(momentum):
 
     u ← e^{−Dh} u − ((1−e^{−Dh})/D) ℓ N g + √((DT − B̂/2)(1−e^{−2Dh})/D) η                 B̂ = h ℓ² N² Var(g)
     θ ← θ + h ℓ u
 
 Target: exp(−U/T), up to a bias of order h² (this fused form has the θ sequence of the Strang splitting). Mini-batch
-noise heats by ℓ²N²Var(g)/(2D) unless its variance is given, in which case so much less noise is injected.
+noise raises the temperature by ℓ²N²Var(g)/(2D) unless `gradient_variance` is given, which B̂ then takes off the injected
+noise.
 
-Noise: u has variance T, so lr is the typical move of a weight per step at T = 1 (as in Adam), whatever N is; a larger
-N strengthens the gradient's pull on u, not the noise. At T = 0 this is SGD with momentum e^{−D} and learning rate
+Noise: u has variance T, so lr is the typical move of a weight per step at T = 1 (as in Adam), for every N; a larger N
+strengthens the force of the gradient on u, not the noise. At T = 0 this is SGD with momentum e^{−D} and learning rate
 ((1−e^{−D})/D) ℓ² N.
 """
 
@@ -31,16 +32,16 @@ class SGHMC(Sampler):
     """Underdamped Langevin dynamics with mini-batch gradients.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        momentum: the share of u that one step keeps at h = 1, in (0, 1).
-        gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: one
-            number, or a tensor per parameter in the order of `params`.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        momentum: the fraction of u that remains after a step at h = 1, in (0, 1).
+        gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: a
+            number, or one tensor per parameter in the order of `params`.
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise.
-        chain: the number of this chain, or several (see `Sampler`).
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     order = 2
@@ -76,13 +77,13 @@ class SGHMC(Sampler):
             gradient_variance=0.0 if by_parameter else float(gradient_variance),  # type: ignore[arg-type]
         )
         if by_parameter:
-            self._keep_variances(list(gradient_variance))  # type: ignore[arg-type]
+            self._store_variances(list(gradient_variance))  # type: ignore[arg-type]
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._check_variance(group, parameter)
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters; the group's lr at this moment is its ℓ."""
+        """Add parameters; the group's current lr is its ℓ."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         group.setdefault("reference_lr", group["lr"])
@@ -126,14 +127,14 @@ class SGHMC(Sampler):
         return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """((1−e)/(1+e)) ℓ²N²Var(g)/D² at e = e^{−Dh}, less what `gradient_variance` takes off the injected noise."""
+        """((1−e)/(1+e)) ℓ²N²Var(g)/D² at e = e^{−Dh}, minus what `gradient_variance` takes off the injected noise."""
         group = self.param_groups[0]
         unit, h, damping = group["reference_lr"], group["lr"] / group["reference_lr"], -math.log(group["momentum"])
         force = (unit * group["num_data"]) ** 2
         known = h * force * group["gradient_variance"] / (2 * damping)
         return float(math.tanh(damping * h / 2) * force * variance / damping**2 - known)
 
-    def _keep_variances(self, variances: list[Tensor]) -> None:
+    def _store_variances(self, variances: list[Tensor]) -> None:
         params = [p for group in self.param_groups for p in group["params"]]
         shapes, expected = [tuple(v.shape) for v in variances], [tuple(p.shape) for p in params]
         if shapes != expected:
@@ -142,12 +143,12 @@ class SGHMC(Sampler):
             self.state[parameter]["gradient_variance"] = variance.detach().to(parameter, copy=True)
 
     def _check_variance(self, group: Group, parameter: Tensor) -> None:
-        """B̂ ≤ 2DT, or else the known noise alone is hotter than T."""
+        """Raise unless B̂ ≤ 2DT: beyond, the mini-batch noise alone exceeds the temperature T."""
         variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
         largest, smallest = (float(f(torch.as_tensor(variance))) for f in (torch.max, torch.min))
         limit = 2 * -math.log(group["momentum"]) * group["temperature"] / (group["lr"] * group["num_data"]) ** 2
         if smallest < 0 or not math.isfinite(largest) or (group["temperature"] > 0 and largest > limit):
             raise ValueError(
                 f"gradient_variance must lie in 0 … 2DT/(lr N)² = {limit:.3g}; given up to {largest:.3g}. At this "
-                f"lr the mini-batch noise alone is hotter than T: lower lr or momentum, or enlarge the batch."
+                f"lr the gradient-noise temperature alone exceeds T: lower lr or momentum, or use larger batches."
             )

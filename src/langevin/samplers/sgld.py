@@ -3,13 +3,13 @@
     θ ← θ − ε g + √(2εT/N) η                                        lr = ε, g = ∇Û/N, η standard normal
 
 Target: exp(−U/T), up to a bias of order ε: on a quadratic of curvature λ the variance is too large by the factor
-1/(1 − ελ/2), and mini-batch noise of variance Var(g) adds ε N Var(g)/2 to the temperature. Smaller ε mends both.
+1/(1 − ελ/2), and mini-batch noise of variance Var(g) adds ε N Var(g)/2 to the temperature. A smaller ε reduces both.
 
 With a preconditioner A, `lv.SGLD(…, preconditioner=lv.preconditioners.KFAC())`, the update is that of
-`samplers.langevin`: θ ← θ − ε A g + √(2εT/N) A^{1/2} η, the same target once A is frozen. pSGLD, KSGLD, BNPSGLD and NLD
-are shortcuts for it.
+`samplers.langevin`: θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ, with the same target once A is frozen. pSGLD, KSGLD,
+BNPSGLD and NLD are shortcuts for it.
 
-Noise: its standard deviation grows with √lr and √T and falls with √N; drift and noise balance at T whatever lr is.
+Noise: its standard deviation is proportional to √(lr·T/N); drift and noise balance at temperature T for every lr.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class SGLD(Langevin):
     """Langevin dynamics with mini-batch gradients; at T = 0 it is SGD.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ε.
         num_data: number of training examples N.
-        preconditioner: A, an object of `lv.preconditioners` without a model; None for A = I.
-        precondition: `"both"` drift and noise or, which has no posterior as its target, the `"noise"` alone.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        preconditioner: A, an unbound object of `lv.preconditioners`; None for A = I.
+        precondition: `"both"` drift and noise, or only the `"noise"`, with which the target is not the posterior.
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise.
-        chain: the number of this chain, or several (see `Sampler`).
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     citation: ClassVar[str] = """@inproceedings{welling2011bayesian,

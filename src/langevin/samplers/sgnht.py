@@ -1,4 +1,4 @@
-"""Stochastic gradient Nosé–Hoover thermostat (Ding et al. 2014), one thermostat a weight.
+"""Stochastic gradient Nosé–Hoover thermostat (Ding et al. 2014), with one thermostat per weight.
 
 With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermostat_rate, s = 1 (max_speed=None, the default:
 Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), b = (D + ξ)/s:
@@ -7,11 +7,12 @@ Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), b = (D +
     θ ← θ + h ℓ u/s
     ξ ← ξ + h κ (u²/s² − T/s³)
 
-Target: exp(−U/T) with ξ ~ N(B/(2T), κT) beside it, B = h ℓ²N²Var(g): whatever constant variance the mini-batch noise
-has, ξ grows until friction removes it. Bias of order h² with Gaussian kinetic energy (see `thermostat` for the other).
+Target: exp(−U/T), and independently ξ ~ N(B/(2T), κT), B = h ℓ²N²Var(g): ξ grows until the friction dissipates the
+mini-batch noise, if its variance is constant. Bias of order h² with Gaussian kinetic energy (relativistic: see
+`thermostat`).
 
-Noise: the injected noise is the same at every ξ; u has variance T, so lr is the typical move of a weight per step at
-T = 1 whatever N is, and N strengthens the gradient's pull on u, not the noise.
+Noise: u has variance T, so lr is the typical move of a weight per step at T = 1, for every N; a larger N strengthens
+the force of the gradient on u, not the noise. The injected noise does not depend on ξ.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from langevin.samplers.thermostat import Thermostat
 
 @SAMPLERS.register
 class SGNHT(Thermostat):
-    """Langevin dynamics with momentum whose friction D + ξ adapts; it may turn negative, and has to.
+    """Langevin dynamics with momentum and an adaptive friction D + ξ, which may become negative.
 
     Args:
-        params: parameters or groups of them.
+        params: parameters or parameter groups.
         lr: ℓ, the typical move of a weight per step.
         num_data: number of training examples N.
-        momentum: the share of u that one step keeps at h = 1 and ξ = 0, in (0, 1).
-        max_speed: the farthest that a weight moves in a step, more than lr; None for no limit.
+        momentum: the fraction of u that remains after a step at h = 1 and ξ = 0, in (0, 1).
+        max_speed: the largest move of a weight per step, above lr; None for no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"fused"` or `"symmetric"`.
-        noise: of `"gaussian"` or, faster, `"rademacher"` numbers (see `Sampler`).
+        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
-        seed: of the noise.
-        chain: the number of this chain, or several (see `Sampler`).
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     order = 2

@@ -1,15 +1,15 @@
-"""What SGNHT and ATMC share: a momentum and a thermostat for every weight.
+"""The base of SGNHT and ATMC: a momentum and a thermostat for every weight.
 
-With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule moves it), D = −log(momentum), κ = thermostat_rate,
-s = √(1 + (ℓu/max_speed)²) (1 if max_speed is None), and the injected noise α(ξ) by which the two methods differ,
+With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule changes lr), D = −log(momentum), κ = thermostat_rate,
+s = √(1 + (ℓu/max_speed)²) (1 if max_speed is None), and the injected noise α(ξ), in which the two methods differ,
 
     β = α + ξ,   b = β/s
     u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(αT (1−e^{−2bh})/b) η                 `fused`
     θ ← θ + h ℓ u/s                                                 s of the new u, so a move is below h max_speed
     ξ ← ξ + h κ (u²/s² − T/s³)
 
-Freezing s inside a step is exact for Gaussian kinetic energy (s = 1, bias of order h²) and costs a bias of order h
-otherwise. `symmetric` replaces the first line by a splitting that is of second order for both, at the same number of
+Freezing s during a step is exact for Gaussian kinetic energy (s = 1, bias of order h²) and gives a bias of order h
+otherwise. `symmetric` replaces the update of u by a splitting that is of second order for both, with the same number of
 gradients:
 
     u ← kick(h/2) ∘ F(h/2) ∘ (u + √(2αTh) η) ∘ F(h/2) ∘ kick(h/2)                  F solves u̇ = −βu/s
@@ -31,7 +31,7 @@ from langevin.samplers.base import Group, Noise, Normals, Sampler
 
 
 class Step(NamedTuple):
-    """What the momentum of some weights meets in one step."""
+    """The terms of one update of the momentum."""
 
     h: float  # or a tensor, if compiled
     g: Tensor
@@ -48,7 +48,7 @@ def fused(u: Tensor, step: Step) -> None:
 
     All from a = e^{−bh} − 1, since 1 − e^{−2bh} = −a (2 + a).
     """
-    b = (step.beta * step.slowness(u)).add_(1e-20)  # so that b = 0, where a/b → −h, is no division by zero
+    b = (step.beta * step.slowness(u)).add_(1e-20)  # avoids a division by zero at b = 0, where a/b → −h
     a = torch.expm1(b * -step.h)
     time = a / b
     u.addcmul_(u, a).addcmul_(time, step.g, value=step.force)
@@ -58,7 +58,7 @@ def fused(u: Tensor, step: Step) -> None:
 
 
 def symmetric(u: Tensor, step: Step) -> None:
-    """Half a kick, half the friction, all of the noise, half the friction, half a kick."""
+    """kick(h/2), friction(h/2), noise(h), friction(h/2), kick(h/2)."""
     add_scaled(u, step.g, -step.force * step.h / 2)
     _friction(u, step)
     if step.eta is not None:
@@ -68,14 +68,14 @@ def symmetric(u: Tensor, step: Step) -> None:
 
 
 def _friction(u: Tensor, step: Step) -> None:
-    """u̇ = −βu/s over h/2, by the midpoint rule on log u: exact where s = 1, contracting however large β is."""
+    """u̇ = −βu/s over h/2, by the midpoint rule on log u: exact for s = 1, contracting for every β > 0."""
     x = step.beta * (-step.h / 2)
     middle = u * torch.exp(x / 2 * step.slowness(u))
     u.mul_(torch.exp(x.mul_(step.slowness(middle))))
 
 
 class Move(NamedTuple):
-    """What does not change from step to step."""
+    """The settings that are the same in every step."""
 
     integrate: Callable[[Tensor, Step], None]
     injected: Callable[[float, Tensor], Tensor]
@@ -103,7 +103,7 @@ INTEGRATORS = {"fused": fused, "symmetric": symmetric}
 
 
 class Thermostat(Sampler):
-    """A sampler with momentum whose friction adapts, weight by weight, until the kinetic energy is that of T."""
+    """A sampler with momentum whose friction adapts, for every weight, until the kinetic energy corresponds to T."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class Thermostat(Sampler):
         self._resolve()
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters; the group's lr at this moment is its ℓ, and `"auto"` settings follow from it."""
+        """Add parameters; the group's current lr is its ℓ, and `"auto"` settings are derived from it."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         lr, momentum = group.setdefault("reference_lr", group["lr"]), group["momentum"]
         if not 0 < momentum < 1:
             raise ValueError(
-                f"momentum is what u keeps in a step, strictly between 0 and 1; given momentum={momentum}. "
+                f"momentum is the fraction of u after a step, strictly between 0 and 1; given momentum={momentum}. "
                 f"Write momentum=0.9."
             )
         if group["thermostat_rate"] == "auto":
@@ -156,7 +156,7 @@ class Thermostat(Sampler):
             group["max_speed"] = 10 / 3 * lr
         if group["max_speed"] is not None and not (math.isfinite(group["max_speed"]) and group["max_speed"] > lr):
             raise ValueError(
-                f"max_speed is the farthest that a weight moves in a step and must exceed lr={lr}, the typical move; "
+                f"max_speed is the largest move of a weight per step and must exceed lr={lr}, the typical move; "
                 f"given max_speed={group['max_speed']}. Write max_speed={10 / 3 * lr:.3g}, or None for no limit."
             )
 
@@ -189,7 +189,7 @@ class Thermostat(Sampler):
         self.blocks.each(_move, changed, read, how, h, h * group["thermostat_rate"])
 
     def observables(self) -> dict[str, list[Tensor]]:
-        """u²/s and ξ. With s = 1, ξ comes to rest only where the mean of u² is T: that reading is T by construction."""
+        """u²/s and ξ. With s = 1 the thermostat makes the mean of u² equal T by construction."""
         moving = self._moving()
         if not moving:
             return {}
@@ -206,7 +206,7 @@ class Thermostat(Sampler):
         return float(math.sqrt(2 * (1 + keep) * damping / ((1 - keep) * group["num_data"] * curvature)))
 
     def gradient_noise_temperature(self, variance: float) -> float:
-        """None: ξ settles where the friction removes what the mini-batches add."""
+        """0: the friction ξ dissipates the mini-batch noise."""
         return 0.0
 
 

@@ -6,8 +6,8 @@ The contract, which `tests/contract/test_store.py` holds the memory and the dire
   itself from an earlier checkpoint changes nothing. With `keep_last` in the manifest only the last so many stay.
 - After `flush` every added sample has a record. `records()` lists them chain after chain, in the order of steps; `read`
   gives back what `add` was given, in the same dtype, through the storage dtype `sample_dtype`.
-- `write_checkpoint` replaces the checkpoint of some chains, `checkpoint` gives it back. A checkpoint never refers to
-  memory that goes on changing.
+- `write_checkpoint` replaces the checkpoints of some chains, `checkpoints` gives them back. A checkpoint never refers
+  to memory that goes on changing, and `read` returns copies.
 - A number that is not finite is refused by `add`.
 """
 
@@ -41,7 +41,8 @@ class Record(NamedTuple):
 class Checkpoint:
     """One chain at one step: its tensors by name, and the plain values beside them.
 
-    At step 0 there are only weights: the stepper is as its constructor makes it.
+    At step 0 there are only weights (and the state of a data loader that has one): the stepper is as its constructor
+    makes it.
     """
 
     step: int

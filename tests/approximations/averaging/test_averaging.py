@@ -1,4 +1,4 @@
-"""Averages: equal to the moments of the stored iterates, computed anew by other means."""
+"""Averages agree with the moments of the stored iterates, computed independently."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def rows(tensors):
     return torch.cat([tensors[name].flatten().double() for name in NAMES])
 
 
-def test_swa_is_the_mean_and_that_of_torch():
+def test_swa_is_the_mean_of_the_iterates_and_agrees_with_torch():
     averaged = AveragedModel(toy_model())
 
     def collect(moment):
@@ -88,7 +88,7 @@ def test_total_variance_is_that_of_the_mixture_of_all_snapshots():
     assert bool(((mixture.var(0) - total).abs() < 4.5 * error).all())
 
 
-def test_a_small_spread_about_a_large_mean_is_not_lost():
+def test_a_small_variance_around_a_large_mean_is_accurate():
     moments = Moments(["w"])
     values = torch.tensor([1e4, 1e4 + 0.5, 1e4 + 1.0])  # in float32 the squares differ by less than their rounding
     for value in values:
@@ -97,7 +97,7 @@ def test_a_small_spread_about_a_large_mean_is_not_lost():
     assert float(values.square().mean() - values.mean().square()) != pytest.approx(1 / 6, rel=0.5)
 
 
-def test_the_rate_falls_from_the_optimizers_to_low_in_each_cycle():
+def test_the_learning_rate_decreases_from_the_optimizers_lr_to_low_in_each_cycle():
     found = []
     method = lv.HWA(cycle=5, low=0.02)
     fit(toy_posterior(), toy_data(), method, steps=10, callbacks=[lambda m: found.append(m.lr)])
@@ -117,7 +117,7 @@ def normed_posterior(**options):
 
 @pytest.mark.filterwarnings("ignore:.*couples the examples")
 @pytest.mark.parametrize("loader", [False, True], ids=["tensors", "loader"])
-def test_batchnorm_statistics_are_estimated_anew_for_every_draw(loader, tmp_path):
+def test_batchnorm_statistics_are_reestimated_for_every_draw(loader, tmp_path):
     x, y = toy_data()
     data = DataLoader(TensorDataset(x, y), batch_size=60) if loader else (x, y)
     found = fit(normed_posterior(), data, lv.SWAG(cycle=4, rank=2), steps=20, draws=3, out=tmp_path / "f")
@@ -130,14 +130,14 @@ def test_batchnorm_statistics_are_estimated_anew_for_every_draw(loader, tmp_path
     assert not torch.equal(found[0]["1.running_mean"], found[1]["1.running_mean"])
     again = lv.load(tmp_path / "f", normed_model())
     assert torch.equal(again.predict(x).probs, found.predict(x).probs)
-    with pytest.raises(ValueError, match="known for the draws 0 … 2 of seed 0"):
+    with pytest.raises(ValueError, match="available for draws 0 … 2 of seed 0"):
         found.predict(x, draws=4)
     found.reestimate(normed_posterior(), data, draws=4)
     assert found.predict(x, draws=4, samples=True).samples.shape[0] == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*couples the examples")
-def test_batchnorm_with_swa_and_with_variational_methods():
+def test_swa_accepts_batchnorm_and_variational_methods_refuse_it():
     x, y = toy_data()
     found = fit(normed_posterior(), (x, y), lv.SWA(cycle=4), steps=12)
     assert len(found) == 1

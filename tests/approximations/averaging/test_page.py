@@ -1,4 +1,4 @@
-"""The page on variational methods: its examples run, so its numbers are not typed by hand."""
+"""The page on variational methods: its examples run as doctests, so its numbers are computed."""
 
 import doctest
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 PAGE = Path(__file__).parents[3] / "docs" / "variational.md"
 
 
-def test_the_pages_examples_print_what_it_says():
+def test_the_examples_of_the_page_run():
     torch.manual_seed(0)
     found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted > 30

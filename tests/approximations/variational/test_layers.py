@@ -1,4 +1,4 @@
-"""The noise that enters in layers has the covariance that draws of the weights give, example by example."""
+"""The noise added to layer outputs has, for each example, the covariance of the outputs under drawn weights."""
 
 import math
 

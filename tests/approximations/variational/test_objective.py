@@ -1,4 +1,4 @@
-"""The loss is −ELBO/N: against closed forms, over draws and mini-batches."""
+"""The loss is an unbiased estimate of −ELBO/N, compared with closed forms."""
 
 import math
 
@@ -18,7 +18,7 @@ SIGMAS = 4.5
 
 
 def set_to(q, mean, std):
-    """Put a mean-field q on the only layer of the conjugate problem."""
+    """Set the parameters of a mean-field q for the conjugate problem."""
     params = q.trainable_parameters()
     with torch.no_grad():
         params["mean/weight"].copy_(mean.reshape(1, -1))
@@ -52,7 +52,7 @@ def test_the_loss_is_an_unbiased_estimate_of_the_elbo_over_n(how):
 
 
 @pytest.mark.parametrize("how", ["local", "plain"])
-def test_the_gradient_vanishes_at_the_inverse_of_the_precisions_diagonal(how):
+def test_the_mean_field_optimum_has_the_inverse_diagonal_precision_as_variance(how):
     problem = conjugate()
     q = lv.MeanField(reparameterization=how).of(problem.posterior())
     params = list(q.trainable_parameters().values())
@@ -62,12 +62,12 @@ def test_the_gradient_vanishes_at_the_inverse_of_the_precisions_diagonal(how):
 
     set_to(q, problem.mean, problem.precision.diag() ** -0.5)
     near(*estimates(gradient, 800), torch.zeros(6))
-    set_to(q, problem.mean, problem.covariance.diag() ** 0.5)  # the exact marginals are not the nearest product
+    set_to(q, problem.mean, problem.covariance.diag() ** 0.5)  # the exact marginals are not the optimum
     found, error = estimates(gradient, 300)
     assert bool(((found / error)[3:] > SIGMAS).all())
 
 
-def test_the_gradient_vanishes_where_a_low_rank_family_of_full_rank_is_the_posterior():
+def test_the_optimum_of_a_full_rank_family_is_the_posterior():
     problem = conjugate()
     q = lv.LowRank(rank=3).of(problem.posterior())
     params = q.trainable_parameters()
@@ -110,13 +110,13 @@ def conv_net():
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, padding_mode="reflect"),
         nn.Tanh(),
-        nn.AdaptiveAvgPool2d(1),  # a mean over positions: their correlation shows in its variance
+        nn.AdaptiveAvgPool2d(1),  # a mean over positions, whose variance depends on their correlation
         nn.Flatten(),
         nn.Linear(4, 1),
     ).double()
 
 
-def test_where_an_example_meets_a_weight_several_times_the_positions_share_a_draw():
+def test_the_positions_of_a_convolution_share_one_draw_of_the_weights():
     x = torch.ones(4, 2, 6, 6, dtype=torch.float64) + 0.3 * torch.randn(4, 2, 6, 6, dtype=torch.float64)
     y = torch.zeros(4, 1, dtype=torch.float64)
 
@@ -129,7 +129,7 @@ def test_where_an_example_meets_a_weight_several_times_the_positions_share_a_dra
     near(noisy, (error**2 + plain_error**2).sqrt(), plain)
 
 
-def test_a_low_rank_family_keeps_its_correlations_beside_the_noise_in_layers():
+def test_layer_noise_preserves_the_correlations_of_a_low_rank_family():
     problem = conjugate()
     q = lv.LowRank(rank=2, init_std=0.3).of(problem.posterior())
     now = q.distribution()
@@ -137,7 +137,7 @@ def test_a_low_rank_family_keeps_its_correlations_beside_the_noise_in_layers():
     near(*estimates(lambda i: q.loss(problem.x, problem.y).detach(), 1200), expected)
 
 
-def test_the_entropy_and_the_draws_are_those_of_the_normal_distribution():
+def test_entropy_and_draws_agree_with_the_multivariate_normal():
     torch.manual_seed(1)
     q = LowRankGaussian(
         {"a": torch.randn(2, 2).double(), "b": torch.randn(()).double()},
@@ -156,7 +156,7 @@ def test_the_entropy_and_the_draws_are_those_of_the_normal_distribution():
 
 
 @pytest.mark.parametrize("prior", [lv.priors.Gaussian(0.6), lv.priors.Laplace(0.6), lv.priors.StudentT(4.0, 0.6)])
-def test_kl_in_closed_form_or_by_draws(prior):
+def test_kl_agrees_with_monte_carlo(prior):
     mean, std = torch.tensor([[0.5, -1.0, 0.0, 2.0]]).double(), torch.tensor([[0.3, 0.8, 0.5, 0.1]]).double()
     posterior = lv.Posterior(nn.Linear(4, 1, bias=False).double(), lv.likelihoods.Gaussian(1.0), prior, num_data=7)
     q = lv.MeanField().of(posterior)
@@ -178,7 +178,7 @@ def test_kl_in_closed_form_or_by_draws(prior):
         torch.testing.assert_close(q.kl().detach(), oracle)
 
 
-def test_a_prior_with_no_closed_form_has_gradients_too():
+def test_kl_without_a_closed_form_has_gradients():
     posterior = lv.Posterior(nn.Linear(4, 1).double(), lv.likelihoods.Gaussian(1.0), lv.priors.StudentT(), num_data=7)
     q = lv.LowRank(rank=2).of(posterior)
     q.kl().backward()
@@ -197,7 +197,7 @@ def test_the_warm_up_scales_kl_and_ends_at_one():
         assert loss - float(q.data_loss(x, y).detach()) == pytest.approx(share * kl / 60, rel=1e-4)
 
 
-def test_the_likelihoods_weight_and_several_draws():
+def test_a_weighted_likelihood_with_several_draws():
     x, y = toy_data()
     torch.manual_seed(0)
     double = lv.MeanField(draws=2).of(toy_posterior(weight=2.0)).data_loss(x, y)
@@ -206,7 +206,7 @@ def test_the_likelihoods_weight_and_several_draws():
     torch.testing.assert_close(double, single.data_loss(x, y) + single.data_loss(x, y))  # 2 × the mean of two
 
 
-def test_a_tied_mean_is_one_number_a_layer():
+def test_a_tied_mean_is_one_scalar_per_layer():
     q = lv.MeanField(tied_mean=True).of(toy_posterior())
     params = q.trainable_parameters()
     assert [n for n in params if n.startswith("mean/")] == ["mean/0", "mean/2"]
@@ -216,7 +216,7 @@ def test_a_tied_mean_is_one_number_a_layer():
     assert len({float(v) for name in ("0.weight", "0.bias") for v in mean[name].flatten()}) == 1
 
 
-def test_sampled_noise_of_the_likelihood_is_a_weight_like_others():
+def test_a_sampled_noise_std_has_variational_parameters():
     posterior = lv.Posterior(
         nn.Linear(2, 1), lv.likelihoods.Gaussian(0.5, sampled=True), lv.priors.Gaussian(1.0), num_data=9
     )
@@ -242,7 +242,7 @@ class Twice(nn.Module):
         (lambda layer, x: layer(x.repeat(2, 1))[: len(x)], "'inner' is given 120 rows for a batch of 60"),
     ],
 )
-def test_what_noise_in_layers_does_not_cover_is_said(call, message):
+def test_unsupported_uses_of_a_layer_are_refused_with_a_remedy(call, message):
     x, y = toy_data()
     with pytest.raises(ValueError, match=message) as error:
         lv.MeanField().of(toy_posterior(Twice(call))).loss(x, y)
@@ -250,7 +250,7 @@ def test_what_noise_in_layers_does_not_cover_is_said(call, message):
     assert math.isfinite(float(lv.MeanField(reparameterization="plain").of(toy_posterior(Twice(call))).loss(x, y)))
 
 
-def test_tied_weights_get_one_draw():
+def test_tied_weights_are_drawn_once():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 3))
     model[2].weight = model[0].weight
     q = lv.MeanField().of(toy_posterior(model))
@@ -258,7 +258,7 @@ def test_tied_weights_get_one_draw():
     q.loss(*toy_data()).backward()
 
 
-def test_an_input_of_zeros_has_a_gradient():
+def test_gradients_are_finite_for_an_input_of_zeros():
     posterior = lv.Posterior(
         nn.Linear(4, 3, bias=False), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=8
     )

@@ -1,9 +1,9 @@
-"""Writes curvlinops.json: Ā ⊗ G of every layer of a small network as curvlinops-for-pytorch computes it.
+"""Writes curvlinops.json: Ā ⊗ G of every layer of a small network, computed by curvlinops-for-pytorch.
 
     pip install curvlinops-for-pytorch
     python tests/preconditioners/reference/curvlinops_kfac.py
 
-In an environment of its own: curvlinops requires torchvision.
+In a separate environment: curvlinops requires torchvision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def model_and_data():
-    """Weights and data by a formula, so that no random generator has to agree."""
+    """Weights and data from a formula, independent of random generators."""
     model = nn.Sequential(
         nn.Conv2d(2, 3, 2, stride=2, padding=1, bias=True),
         nn.ReLU(),

@@ -1,4 +1,4 @@
-"""BatchNorm statistics that belong to given weights."""
+"""BatchNorm statistics for given weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langevin.core.posterior import Posterior
 
 
 class _Called(nn.Module):
-    """The model as a function of one argument, which may be a tuple or a dict of arguments."""
+    """The model as a function of one argument, which may be a tuple or a dict."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class _Called(nn.Module):
 def estimate_statistics(
     posterior: Posterior, draws: Iterable[Mapping[str, Tensor]], inputs: Iterable[Any]
 ) -> dict[str, Tensor]:
-    """The running statistics that the model has after one pass over the inputs with each of the draws, stacked.
+    """The running statistics after one pass over the inputs with each of the draws, stacked.
 
-    torch's `update_bn` does the pass: the statistics are the plain averages over all batches.
+    torch's `update_bn` does the pass: the statistics are plain averages over all batches.
     """
     posterior = copy.deepcopy(posterior)
     device = next(posterior.parameters()).device

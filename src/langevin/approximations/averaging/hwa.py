@@ -1,12 +1,12 @@
-"""Hyperparameters weight averaging (HWA): the averages of variational parameters over a cyclical run.
+"""Hyperparameters weight averaging (HWA): averages of variational parameters over a cyclical learning rate.
 
     every c steps:   μ̄, B = mean and variance of the μₖ (Welford);   V = mean of the σ²ₖ (not of the ρₖ)
     w ~ N(μ̄, B)          variance="between": the paper's intent
     w ~ N(μ̄, V + B)      variance="total": the variance of the mixture of all q_k, by the law of total variance
 
-The printed recursion, σ ← (nσ + μₖ²)/(n + 1) − μ̄², takes the squared mean off again at every snapshot: what comes out
-is no variance and soon negative (docs/variational.md has the numbers). Target: that of the family's ELBO, blurred by
-the spread of the iterates; N enters through the ELBO.
+The printed recursion, σ ← (nσ + μₖ²)/(n + 1) − μ̄², subtracts the squared mean again at every snapshot: the result is
+not a variance and soon negative (numbers in docs/variational.md). Target: that of the family's ELBO, widened by the
+spread of the iterates; N enters through the ELBO.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class HWA(Averaging):
     Start it from a trained solution: `fit(…, init=…)`.
 
     Args:
-        cycle: c, steps from one snapshot to the next.
-        low: γ₂, the rate at the end of a cycle; γ₁ is the optimizer's lr. Without it the rate is constant.
-        family: the distributions that are averaged: `MeanField(…)` or `LowRank(…)`.
+        cycle: c, steps between snapshots.
+        low: γ₂, the learning rate at the end of a cycle; γ₁ is the optimizer's lr. If None, the rate is constant.
+        family: the variational family that is averaged: `MeanField(…)` or `LowRank(…)`.
         variance: "total" or "between", see above.
         rank: with K > 0, half of B is replaced by the last K deviations of the μₖ, as in SWAG.
     """
@@ -59,15 +59,15 @@ class HWA(Averaging):
             raise ValueError(f"HWA(family={self.family!r}): give lv.MeanField(…) or lv.LowRank(…).")
 
     def objective(self, posterior: Posterior) -> Objective:
-        """The family's."""
+        """That of the family."""
         return self.family.objective(posterior)
 
     def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
-        """The family's."""
+        """That of the family."""
         return self.family.start(weights, seed)
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
-        """Two snapshots or more, and as many as the rank."""
+        """At least two snapshots, and as many as the rank."""
         super().check(posterior, snapshots)
         self.family.check(posterior, snapshots)
         if self.rank != 0:
@@ -79,7 +79,7 @@ class HWA(Averaging):
         return self.family.center(snapshot, names)
 
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
-        """N(μ̄, V + B) or N(μ̄, B). The F Fᵀ of a low-rank family go into V as they are: all columns over √n."""
+        """N(μ̄, V + B) or N(μ̄, B). V includes the mean of the F Fᵀ of a low-rank family: all columns, divided by √n."""
         self.check_count(len(snapshots))
         moments = Moments(names, last=self.rank)
         within = Moments(names)

@@ -1,7 +1,7 @@
 """Running mean, variance and last deviations of a sequence of named tensors, in one pass.
 
-By Welford's recursion: a second moment minus a squared mean loses everything in rounding where the mean is large
-against the spread.
+By Welford's recursion: a second moment minus a squared mean cancels catastrophically if the mean is large compared
+to the standard deviation.
 
     n ← n + 1,   d = x − mean,   mean ← mean + d/n,   S ← S + d ⊙ (x − mean),   variance = S/n
 """
@@ -18,7 +18,7 @@ from langevin.approximations.distributions import Weights
 
 
 class Moments:
-    """Of the tensors of given names; `last` deviations x − mean, each from the mean after its update, are kept."""
+    """Moments of named tensors, with the last `last` deviations x − mean, each from the mean that includes x."""
 
     def __init__(self, names: Iterable[str], last: int = 0) -> None:
         self.names = list(names)
@@ -29,7 +29,7 @@ class Moments:
 
     @torch.no_grad()
     def add(self, tensors: Weights) -> None:
-        """Take in one more; sums are in double precision."""
+        """Add one set of tensors; sums are in double precision."""
         if self.count == 0:
             self.mean = {name: torch.zeros_like(tensors[name], dtype=torch.float64) for name in self.names}
             self._squares = {name: torch.zeros_like(mean) for name, mean in self.mean.items()}
@@ -43,7 +43,7 @@ class Moments:
         self._last.append(after)
 
     def variance(self, name: str) -> Tensor:
-        """S/n: of the iterates themselves, not of a population that they would be a sample of."""
+        """S/n, without Bessel's correction."""
         return self._squares[name] / self.count
 
     def deviations(self, name: str) -> Tensor:

@@ -2,8 +2,8 @@
 
     every c steps:   θ̄ ← θ̄ + (θ − θ̄)/n
 
-Target: none; a point, in the flat middle of what SGD wanders over. N and T do not enter. BatchNorm statistics are
-re-estimated at the mean: those of the iterates belong to other weights.
+Target: none; a point estimate, in the flat region that SGD explores. N and T do not enter. BatchNorm statistics are
+re-estimated at the mean, since those of the iterates belong to other weights.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from langevin.core.schedules import sawtooth
 
 @dataclass(frozen=True)
 class Averaging(Approximation):
-    """What averages of iterates share.
+    """The base of SWA, SWAG and HWA.
 
     Args:
-        cycle: c, steps from one snapshot to the next.
-        low: if given, in each cycle the rate falls linearly from the optimizer's lr (the paper's γ₁) to this one (γ₂).
+        cycle: c, steps between snapshots.
+        low: if given, the learning rate decreases linearly in each cycle from the optimizer's lr (γ₁) to this one (γ₂).
     """
 
     cycle: int = 100
     low: float | None = None
-    least: ClassVar[int] = 2  # snapshots that the method needs
+    least: ClassVar[int] = 2  # minimum number of snapshots
 
     def __post_init__(self) -> None:
         if self.cycle < 1:
@@ -49,25 +49,25 @@ class Averaging(Approximation):
         if self.cycle > steps - burn_in:
             raise ValueError(
                 f"{type(self).__name__}(cycle={self.cycle}): the cycle is longer than the {steps - burn_in} steps that "
-                f"follow the burn-in, so nothing would be averaged. Write cycle={max(1, (steps - burn_in) // 10)}."
+                f"follow burn-in, so nothing would be averaged. Write cycle={max(1, (steps - burn_in) // 10)}."
             )
         return self.cycle, 0
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
-        """There must be enough to average."""
+        """Raise if there are too few snapshots to average."""
         self.check_count(snapshots)
 
     def check_count(self, snapshots: int) -> None:
-        """Raise if there are too few for a variance."""
+        """Raise if there are too few snapshots for a variance."""
         if snapshots < self.least:
             raise ValueError(
                 f"{type(self).__name__} takes the variance of snapshots, and of {snapshots} there is none; it needs "
-                f"{self.least} or more. Give it more steps, or a shorter cycle than {self.cycle}."
+                f"{self.least} or more. Use more steps, or a cycle shorter than {self.cycle}."
             )
 
     @abstractmethod
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> WeightDistribution:
-        """The distribution that the averages make."""
+        """The distribution given by the averages."""
 
 
 @APPROXIMATIONS.register
@@ -83,11 +83,11 @@ class SWA(Averaging):
   booktitle={Uncertainty in Artificial Intelligence}, year={2018}}"""
 
     def objective(self, posterior: Posterior) -> Objective:
-        """The posterior's own loss."""
+        """The posterior's loss."""
         return posterior
 
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
-        """All mass at the mean."""
+        """A point mass at the mean."""
         moments = Moments(names)
         dtypes = {}
         for snapshot in snapshots:

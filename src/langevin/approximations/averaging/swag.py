@@ -1,10 +1,10 @@
 """SWAG: a normal distribution with the moments of SGD's iterates.
 
-    θ̄, Σ_diag = mean and variance of the iterates;  D̂ = the last K deviations θᵢ − θ̄ᵢ, θ̄ᵢ the mean with θᵢ taken in
+    θ̄, Σ_diag = mean and variance of the iterates;  D̂ = the last K deviations θᵢ − θ̄ᵢ, θ̄ᵢ the mean including θᵢ
     w = θ̄ + (1/√2) Σ_diag^{1/2} z₁ + (1/√(2(K−1))) D̂ z₂
 
-Target: none; the spread is that of SGD at its learning rate, which is the posterior's only by luck. N and T do not
-enter but through lr.
+Target: none; the covariance is that of SGD at its learning rate, which equals the posterior's only by coincidence. N
+and T enter only through lr.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class SWAG(Averaging):
     """SWAG (Maddox et al. 2019).
 
     Args:
-        cycle: c, steps from one snapshot to the next.
-        low: the rate at the end of a cycle, see `Averaging`.
-        rank: K, the number of deviations kept.
+        cycle: c, steps between snapshots.
+        low: the learning rate at the end of a cycle, see `Averaging`.
+        rank: K, the number of deviations.
     """
 
     rank: int = 10
@@ -42,11 +42,11 @@ class SWAG(Averaging):
   booktitle={Advances in Neural Information Processing Systems}, volume={32}, year={2019}}"""
 
     def objective(self, posterior: Posterior) -> Objective:
-        """The posterior's own loss."""
+        """The posterior's loss."""
         return posterior
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
-        """Two snapshots or more, and as many as the rank."""
+        """At least two snapshots, and as many as the rank."""
         super().check(posterior, snapshots)
         check_rank(self, self.rank, count_weights(posterior))
         check_columns(self, self.rank, snapshots)
@@ -66,16 +66,16 @@ class SWAG(Averaging):
 
 
 def columns_of(moments: Moments, name: str) -> Tensor:
-    """D̂/√(2(K−1)), K the columns that there are: an unfinished fit has fewer than the rank."""
+    """D̂/√(2(K−1)), K the number of columns so far: an unfinished fit has fewer than the rank."""
     deviations = moments.deviations(name)
     scaled: Tensor = deviations / (2 * (deviations.shape[-1] - 1)) ** 0.5
     return scaled
 
 
 def check_columns(method: Averaging, rank: int, snapshots: int) -> None:
-    """Deviations are columns of a covariance: two or more, from as many snapshots."""
+    """Raise unless 2 ≤ rank ≤ number of snapshots."""
     if not 2 <= rank <= snapshots:
         raise ValueError(
-            f"{type(method).__name__}(rank={rank}) keeps the deviations of {rank} snapshots, and there would be "
-            f"{snapshots}; give a rank from 2 to {snapshots}, or more steps."
+            f"{type(method).__name__}(rank={rank}) needs the deviations of {rank} snapshots; there would be "
+            f"{snapshots}. Give a rank from 2 to {snapshots}, or more steps."
         )

@@ -1,4 +1,4 @@
-"""Variational inference: the member of a family of distributions that is nearest to the posterior."""
+"""Variational inference: the member of a family with the smallest KL divergence to the posterior."""
 
 from langevin.approximations.variational.elbo import elbo
 from langevin.approximations.variational.families import LowRank, MeanField

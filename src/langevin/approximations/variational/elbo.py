@@ -1,4 +1,4 @@
-"""The evidence lower bound of any approximation that has an entropy."""
+"""The evidence lower bound (ELBO) of any approximation with an entropy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def elbo(
 ) -> Estimate:
     """E_q[log p(data, w)] + H[q] ≤ log p(data), over all data, by independent draws; with its standard error.
 
-    An unbiased estimate: the mean may exceed the evidence by chance, the error says by how much.
+    The estimate is unbiased: it may exceed log p(data) by about its standard error.
     """
     if q.is_point:
-        raise ValueError("A point has no entropy, so there is no bound. Fit lv.MeanField(), for example.")
+        raise ValueError("A point estimate has no entropy, so there is no bound. Fit lv.MeanField(), for example.")
     if draws < 2:
         raise ValueError(f"draws={draws}: a standard error takes at least two.")
     posterior = copy.deepcopy(posterior)
@@ -38,7 +38,7 @@ def elbo(
         energy = 0.0
         for batch in batches.full_pass(batch_size):
             x, y = tree_map(lambda t: t.to(device), batch)
-            energy += float(posterior.loss(x, y)) * batch_size_of(y)  # the sum over pieces is U: each has its share
+            energy += float(posterior.loss(x, y)) * batch_size_of(y)  # summed over batches this is U
         values.append(-energy)
     series = torch.tensor(values, dtype=torch.float64)
     return Estimate(float(series.mean() + q.entropy()), float(series.std() / math.sqrt(draws)))

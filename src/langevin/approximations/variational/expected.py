@@ -1,4 +1,4 @@
-"""E_q[log p(w)] in closed form, for normal w: the part of the KL divergence that depends on the prior."""
+"""E_q[log p(w)] in closed form for normal w: the term of the KL divergence that depends on the prior."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langevin.core.priors import Gaussian, Laplace, Prior
 
 
 def expected_log_prob(prior: Prior, mean: Tensor, variance: Tensor) -> Tensor | None:
-    """E[log p(w)] for w with these marginal moments, each weight normal; None where there is no closed form."""
+    """E[log p(w)] for w with these marginal moments, each weight normal; None if there is no closed form."""
     if type(prior) is Gaussian:
         return prior.log_prob(mean) - 0.5 * variance.sum() / prior.std**2
     if type(prior) is Laplace:

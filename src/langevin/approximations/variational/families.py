@@ -1,4 +1,4 @@
-"""The families: independent weights, and weights that are correlated in a few directions."""
+"""The variational families: independent weights, and weights with a low-rank covariance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from langevin.core.posterior import Posterior
 @APPROXIMATIONS.register
 @dataclass(frozen=True)
 class MeanField(Family):
-    """q(w) = N(μ, diag σ²), σ = softplus(ρ): every weight by itself.
+    """q(w) = N(μ, diag σ²), σ = softplus(ρ): independent weights.
 
-    Graves (2011), Blundell et al. (2015). Minimizing KL(q‖posterior) it finds 1/(diagonal of the precision) for the
-    variances, which are too small where weights are correlated. The arguments are those of `Family`.
+    Graves (2011), Blundell et al. (2015). Minimizing KL(q‖posterior) gives variances 1/(diagonal of the precision),
+    which are too small if weights are correlated. The arguments are those of `Family`.
 
     >>> import langevin as lv
     >>> posterior = lv.Posterior(torch.nn.Linear(4, 3), lv.likelihoods.Categorical(), num_data=100)
@@ -48,9 +48,9 @@ class MeanField(Family):
 class LowRank(Family):
     """q(w) = N(μ, diag σ² + F Fᵀ), F of `rank` columns over all weights: correlations in a few directions.
 
-    Ong, Nott & Smith (2018). With as many columns as weights it holds every normal distribution. At the start half of
-    the variance is in F, in random directions: from F = 0 no gradient leads away. The other arguments are those of
-    `Family`.
+    Ong, Nott & Smith (2018). With as many columns as weights the family contains every normal distribution. Initially
+    half of the variance is in F, in random directions, since the gradient vanishes at F = 0. The other arguments are
+    those of `Family`.
     """
 
     rank: int = 5
@@ -61,7 +61,7 @@ class LowRank(Family):
   year={2018}}"""
 
     def check(self, posterior: Posterior, snapshots: int) -> None:
-        """The rank must be one."""
+        """Raise unless the rank is valid."""
         check_rank(self, self.rank, count_weights(posterior))
 
     def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:

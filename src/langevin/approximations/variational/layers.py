@@ -1,13 +1,13 @@
-"""Noise of weights where it enters a layer's output: less variance of the gradient than one draw for a whole batch.
+"""Weight noise added to a layer's output: less gradient variance than one draw of the weights per batch.
 
 For a layer s = W a + b with independent normal weights of standard deviations σ:
 
-    local     s + √(a² σ_W² + σ_b²) ⊙ η        η fresh for every example (Kingma, Salimans & Welling 2015)
-    flipout   s + ((a ⊙ u) ΔWᵀ + Δb) ⊙ v       ΔW = σ ⊙ η once a batch, signs u, v for every example (Wen et al. 2018)
+    local     s + √(a² σ_W² + σ_b²) ⊙ η        η drawn for every example (Kingma, Salimans & Welling 2015)
+    flipout   s + ((a ⊙ u) ΔWᵀ + Δb) ⊙ v       ΔW = σ ⊙ η once per batch, signs u, v for every example (Wen et al. 2018)
 
-Both give each example the output that it has under a draw of the weights of its own. The first holds only where an
-example meets the weights once: at several positions (convolutions, sequences) the outputs share one draw and are not
-independent, so there flipout is used.
+Both give each example the output for its own draw of the weights. Local reparameterization is exact only if an example
+uses the weights once: at several positions (convolutions, sequences) the outputs share one draw and are not
+independent, so flipout is used there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = 'Write reparameterization="plain", which draws the weights themselves.'
 
 @dataclass(frozen=True, eq=False)
 class NoisyLayer:
-    """A linear or convolution layer, with the names of those of its parameters that are random."""
+    """A linear or convolution layer, with the names of its random parameters."""
 
     name: str
     module: nn.Module
@@ -42,7 +42,7 @@ class NoisyLayer:
 
 
 def find_noisy_layers(model: nn.Module, names: Collection[str]) -> list[NoisyLayer]:
-    """The layers of just these types whose parameters, of these names in the model, are theirs alone."""
+    """The linear and convolution layers (no subclasses) with parameters in `names` that no other module shares."""
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     found = []
     for name, module in model.named_modules():
@@ -58,7 +58,7 @@ def find_noisy_layers(model: nn.Module, names: Collection[str]) -> list[NoisyLay
 
 @contextmanager
 def noise_in(layers: list[NoisyLayer], std: Mapping[str, Tensor], batch_size: int, local: bool) -> Iterator[None]:
-    """Inside, the outputs of these layers, whose parameters are the means, get their noise; once in a pass."""
+    """Inside the context these layers, whose parameters are the means, add noise to their outputs; once per pass."""
     seen: set[NoisyLayer] = set()
 
     def hook(layer: NoisyLayer) -> Callable[[nn.Module, Any, Tensor], Tensor]:
@@ -68,8 +68,8 @@ def noise_in(layers: list[NoisyLayer], std: Mapping[str, Tensor], batch_size: in
                 raise ValueError(f"Layer {layer.name!r} is used twice in a pass, with one draw of weights. {_PLAIN}")
             if len(a) != batch_size:
                 raise ValueError(
-                    f"Layer {layer.name!r} is given {len(a)} rows for a batch of {batch_size} examples, so it can't be "
-                    f"told which belong to one example. {_PLAIN}"
+                    f"Layer {layer.name!r} is given {len(a)} rows for a batch of {batch_size} examples, so the rows "
+                    f"of an example are unknown. {_PLAIN}"
                 )
             seen.add(layer)
             add = _local if local and isinstance(module, nn.Linear) and a.dim() == 2 else _flipout
@@ -89,7 +89,7 @@ def noise_in(layers: list[NoisyLayer], std: Mapping[str, Tensor], batch_size: in
 
 def _local(module: nn.Module, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     variance = functional.linear(a.square(), weight.square(), None if bias is None else bias.square())
-    # where an input is all zeros the variance is 0, and the slope of its root infinite
+    # for an input of zeros the variance is 0, where the derivative of the root is infinite
     std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
     return std * torch.randn_like(std)
 
@@ -103,7 +103,7 @@ def _flipout(module: nn.Module, a: Tensor, weight: Tensor, bias: Tensor | None) 
     else:
         after = (1,) * (a.dim() - 2)
         u, v = _signs(a, (len(a), a.shape[1], *after)), _signs(a, (len(a), len(weight), *after))
-        moved = module._conv_forward(a * u, drawn, None)  # type: ignore[operator]  # with the module's own padding
+        moved = module._conv_forward(a * u, drawn, None)  # type: ignore[operator]  # with the module's padding
     if bias is not None:
         shift = bias * torch.randn_like(bias)
         moved = moved + (shift if isinstance(module, nn.Linear) else shift.reshape(-1, *after))

@@ -1,10 +1,10 @@
-"""The negative evidence lower bound as an energy: what the loop minimizes to fit q.
+"""The negative evidence lower bound (ELBO) over N: the loss that fits q.
 
     loss(x, y) = E_q[−log p(y|x,w)] + KL(q‖prior)/N = −(estimate of the ELBO)/N
 
-It is the posterior's loss with the expected data term in the place of the data term, and −KL in the place of log p(w).
-KL = −H[q] − E_q[log p(w)], the second part in closed form for Gaussian and Laplace priors and otherwise by a draw. Both
-parts are unbiased.
+It is the posterior's loss with the expectation of the data term, and with −KL instead of log p(w).
+KL = −H[q] − E_q[log p(w)], the second term in closed form for Gaussian and Laplace priors and otherwise estimated by
+one draw. Both terms are unbiased.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from langevin.core.posterior import Posterior
 
 @dataclass(frozen=True)
 class Family(Approximation):
-    """A family of normal distributions over the weights; the settings that they share.
+    """Base of the variational families, and their common settings.
 
-    The parameters are called after what they are and the weight that they are of: "mean/0.weight", "rho/0.weight".
+    The variational parameters are named after the weights: "mean/0.weight", "rho/0.weight".
 
     Args:
-        init_std: the standard deviation of every weight at the start.
-        tied_mean: one mean for all weights of a layer (Anonymous, "HWA", 2020), a scalar.
-        reparameterization: "local" (fresh noise for every example, in the layers' outputs; flipout where an example
-            meets a weight at several positions), "flipout", or "plain" (one draw of the weights a batch).
-        draws: draws of the weights in each step.
-        kl_warmup: steps over which the weight of KL rises from 0 to 1. At its end the objective is the ELBO.
+        init_std: the initial standard deviation of every weight.
+        tied_mean: one scalar mean for all weights of a layer (Anonymous, "HWA", 2020).
+        reparameterization: "local" (independent noise for every example, in the layers' outputs; flipout where an
+            example uses a weight at several positions), "flipout", or "plain" (one draw of the weights per batch).
+        draws: draws of the weights per step.
+        kl_warmup: steps over which the weight of KL rises from 0 to 1. After them the objective is the ELBO.
     """
 
     init_std: float = 0.05
@@ -60,14 +60,14 @@ class Family(Approximation):
             )
         if self.draws < 1 or self.kl_warmup < 0:
             raise ValueError(
-                f"{name}(draws={self.draws}, kl_warmup={self.kl_warmup}): at least one draw a step, and a warm-up of 0 "
-                f"steps or more."
+                f"{name}(draws={self.draws}, kl_warmup={self.kl_warmup}): at least one draw per step, and a warm-up of "
+                f"0 steps or more."
             )
 
     def of(self, posterior: Posterior) -> Variational:
-        """The Bayesian version of the posterior's model, for a loop of your own: `.loss(x, y)`, `.parameters()`.
+        """The variational objective of a posterior, for a custom loop: `.loss(x, y)`, `.trainable_parameters()`.
 
-        The posterior is taken over: make a copy first if its model's parameters are still needed.
+        The posterior is modified: make a copy first if its model's parameters are still needed.
         """
         return Variational(posterior, self)
 
@@ -75,10 +75,10 @@ class Family(Approximation):
 
     @abstractmethod
     def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
-        """The parameters of q around these weights."""
+        """The initial parameters of q around these weights."""
 
     def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
-        """q as the last snapshot has it."""
+        """q at the last snapshot."""
         return normal_of(snapshots[-1], names)
 
     def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class Family(Approximation):
         return normal_of(snapshot, names).mean
 
     def starting_means(self, weights: Weights) -> dict[str, Tensor]:
-        """The means: the weights themselves, or the mean of each layer's."""
+        """The initial means: the weights, or their mean over each layer with `tied_mean`."""
         if not self.tied_mean:
             return {f"mean/{name}": tensor.clone() for name, tensor in weights.items()}
         layers: dict[str, list[Tensor]] = {}
@@ -96,7 +96,7 @@ class Family(Approximation):
 
 
 class Variational(Objective):
-    """A posterior's model with normal distributions for weights; the parameters are those of the distributions."""
+    """A posterior's model with normally distributed weights; its parameters are those of q."""
 
     def __init__(self, posterior: Posterior, family: Family) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Variational(Objective):
 
     @property
     def stochastic_forward(self) -> bool:
-        """Yes: every pass draws weights, from torch's global generator."""
+        """True: every pass draws weights from torch's global generator."""
         return True
 
     def set_step(self, step: int) -> None:
@@ -136,11 +136,11 @@ class Variational(Objective):
         self._step = step
 
     def distribution(self) -> LowRankGaussian:
-        """q as it is now; gradients flow to its parameters."""
+        """The current q, differentiable with respect to its parameters."""
         return normal_of(self.trainable_parameters(), self.names)
 
     def loss(self, x: Any, y: Any) -> Tensor:
-        """E_q[−log p(y|x,w)] + KL(q‖prior)/N, KL times the weight of the warm-up."""
+        """E_q[−log p(y|x,w)] + KL(q‖prior)/N, with KL times its warm-up weight."""
         warmup = self.family.kl_warmup
         weight = 1.0 if self._step is None or warmup == 0 else min(1.0, (self._step + 1) / warmup)
         return self.data_loss(x, y) + weight * self.kl() / self.num_data
@@ -148,7 +148,7 @@ class Variational(Objective):
     forward = loss
 
     def data_loss(self, x: Any, y: Any) -> Tensor:
-        """E_q[−log p(y|x,w)], the mean over the batch, by as many draws as the family says."""
+        """E_q[−log p(y|x,w)], the mean over the batch, estimated by `family.draws` draws."""
         q = self.distribution()
         losses = [self._at_a_draw(q, x, y) for _ in range(self.family.draws)]
         return torch.stack(losses).mean()
@@ -177,7 +177,7 @@ class Variational(Objective):
         return loss
 
     def _drawn(self, q: LowRankGaussian, without: set[str] = frozenset()) -> dict[str, Tensor]:  # type: ignore[assignment]
-        """mean + F z₂ + √variance ⊙ z₁, the last term `without` some."""
+        """mean + F z₂ + √variance ⊙ z₁, without the last term for the names in `without`."""
         like = next(iter(q.mean.values()))
         center = q.center(torch.randn(q.rank, dtype=like.dtype, device=like.device))
         return {
@@ -187,7 +187,7 @@ class Variational(Objective):
 
 
 class _DataLoss(nn.Module):
-    """The data term as a function of the weights, under the names that they have in a posterior."""
+    """The data term as a module with the parameter names of the posterior, for `functional_call`."""
 
     def __init__(self, posterior: Posterior) -> None:
         super().__init__()
@@ -195,12 +195,12 @@ class _DataLoss(nn.Module):
         self._posterior = (posterior,)  # not a submodule
 
     def forward(self, x: Any, y: Any) -> Tensor:
-        """The mean negative log-likelihood at the present weights."""
+        """The mean negative log-likelihood at the current weights."""
         return self._posterior[0].data_loss(x, y)
 
 
 def normal_of(parameters: Weights, names: list[str]) -> LowRankGaussian:
-    """q of these parameters: N(mean, diag softplus(rho)² + F Fᵀ)."""
+    """q with these parameters: N(mean, diag softplus(rho)² + F Fᵀ)."""
     variance = {name: functional.softplus(parameters[f"rho/{name}"]).square() for name in names}
     mean = {
         name: parameters[f"mean/{name}"]
