@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langevin.evaluation.compare import compare
     from langevin.inference.find_lr import find_lr
     from langevin.loading import load
-    from langevin.report import evaluate
+    from langevin.report.evaluate import evaluate
     from langevin.samplers import *  # noqa: F403
 
 _LATER = {  # names that are imported when they are first asked for: what they need takes its time
@@ -44,7 +44,7 @@ _LATER = {  # names that are imported when they are first asked for: what they n
 }
 _MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 
-__all__ = [  # and what `__dir__` adds
+__all__ = [  # and every registered sampler and approximation
     "DivergenceError",
     "Ensemble",
     "Fit",
@@ -55,10 +55,23 @@ __all__ = [  # and what `__dir__` adds
     "Sampler",
     "__version__",
     "approximations",
+    "bandits",
+    "cite",
+    "compare",
     "cyclical",
+    "data",
+    "diagnostics",
+    "distill",
+    "evaluate",
+    "evaluation",
+    "find_lr",
     "find_map",
     "fit",
+    "integrations",
     "likelihoods",
+    "load",
+    "models",
+    "plots",
     "preconditioners",
     "priors",
     "resume",
@@ -81,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     registered = [*samplers.SAMPLERS.exports(), *approximations.APPROXIMATIONS.exports()]
-    return sorted([*__all__, *registered, *_LATER, *_MODULES])
+    return sorted([*__all__, *registered])

@@ -207,8 +207,10 @@ class Engine:
                     group.advance()
                 except FloatingPointError as error:
                     raise DivergenceError(f"{_divergence(group, store, 0, 'it diverged')} {error}") from None
-                if group.step == settings.burn_in and settings.freeze:
-                    group.freeze()
+                if group.step == settings.burn_in:
+                    means[:] = [RunningMeans() for _ in means]  # the first sample's statistics are not those of burn-in
+                    if settings.freeze:
+                        group.freeze()
                 if settings.saves(group.step) or group.step % 100 == 0 or group.step == settings.steps:
                     group.check_replicas()
                 if settings.saves(group.step):
