@@ -186,7 +186,7 @@ def test_a_small_run_is_read_once_and_a_large_one_every_time(cache_size, reads, 
     settings = {"steps": 6, "burn_in": 0, "thin": 1, "batch_size": 8, "progress": False}
     run = lv.sample(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-3), **settings)
     x = toy_data()[0]
-    monkeypatch.setattr("langevin.storage.stored._CACHED", cache_size)
+    monkeypatch.setattr("langevin.storage.stored_samples._CACHED", cache_size)
     first, seen, read_rows = run.predict(x), [], run.store.read_rows
     monkeypatch.setattr(run.store, "read_rows", lambda records: seen.append(len(records)) or read_rows(records))
     assert torch.equal(run.predict(x).probs, first.probs)

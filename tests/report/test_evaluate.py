@@ -183,7 +183,7 @@ def regression_posterior():
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_without_an_attack_every_sample_is_read_once(task, tmp_path, monkeypatch):
     """Of the run and of the baseline; a second prediction, or diagnostics of the weights, would read them again."""
-    monkeypatch.setattr("langevin.storage.stored._CACHED", 0)
+    monkeypatch.setattr("langevin.storage.stored_samples._CACHED", 0)
     x, y = toy_data()
     posterior, data = (toy_posterior, (x, y)) if task == "classification" else (regression_posterior, (x, x[:, :2]))
     runs = [draw(posterior(), data, chains=2, seed=seed, out=tmp_path / f"run{seed}") for seed in (0, 1)]

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
-from langevin.inference import checks, describe
+from langevin.inference import checks
+from langevin.inference import manifest as describe
 from langevin.inference import resume as resume_module
 from langevin.inference.chains import Chains
 from langevin.inference.engine import Engine

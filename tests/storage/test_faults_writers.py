@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.storage import locks, samples, status
+from langevin.storage import locks, sample_files, status
 from langevin.storage.directory import DirectoryStore
 from tests.helpers import samples_of, toy_data, toy_posterior
 from tests.storage import faults
@@ -137,7 +137,7 @@ def test_reading_while_another_process_writes_is_consistent(tmp_path):
 
 def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, checkpoint_steps=5, out=tmp_path / "r")
-    look, looks = samples._look, []
+    look, looks = sample_files._look, []
 
     def hasty(path, manifest):
         index = look(path, manifest)
@@ -147,6 +147,6 @@ def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
             index.records.clear()
         return index
 
-    monkeypatch.setattr(samples, "_look", hasty)
+    monkeypatch.setattr(sample_files, "_look", hasty)
     assert DirectoryStore.open(run.path).saved() == len(run)
     assert len(looks) == 2

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shutil
 import signal
 import tempfile
 from functools import partial
@@ -100,7 +101,7 @@ def test_a_run_in_memory_resumes_bit_for_bit(temporary, mode):
     assert whole.trace("loss") == run.trace("loss")
     np.testing.assert_equal(whole.trace("temperature"), run.trace("temperature"))
     assert len(run.manifest["resumed"]) == 2
-    assert not list(temporary.iterdir())
+    assert not list(temporary.glob("langevin-*"))
 
 
 def test_chains_are_added_to_a_run_in_memory():
@@ -235,14 +236,14 @@ def test_a_run_that_fails_in_its_first_step_writes_nothing(temporary, capsys):
     with pytest.raises(ValueError, match="grad_accumulation_steps=17 for a batch of 16 examples; give 1 to 16"):
         draw(toy_posterior(), toy_data(), steps=20, batch_size=16, grad_accumulation_steps=17, **OPTIONS)
     assert "Stopped at step 0 of 20; no step was completed, so nothing was written." in capsys.readouterr().err
-    assert not list(temporary.iterdir())
+    assert not list(temporary.glob("langevin-*"))
 
 
 def test_a_divergence_names_no_directory(temporary):
     with pytest.raises(lv.DivergenceError, match="smaller lr") as raised:
         draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e6), steps=400)
     assert "memory" not in str(raised.value)
-    assert not list(temporary.iterdir())
+    assert not list(temporary.glob("langevin-*"))
 
 
 def test_samples_that_do_not_fit_in_memory_are_refused_before_the_start(monkeypatch):
@@ -258,3 +259,20 @@ def test_what_a_recorder_recorded_cannot_be_resumed(tmp_path):
         with pytest.raises(lv.RunError, match="its loop is yours"):
             resume(other, toy_posterior(), toy_data())
     assert_same_samples(run, lv.load(tmp_path / "r", toy_model()))
+
+
+def test_samples_before_a_divergence_are_written_to_disk(capsys):
+    def lose(info):
+        if info.step == 30:
+            for p in info.sampler.param_groups[0]["params"]:
+                p.data.fill_(float("nan"))
+
+    with pytest.raises(lv.DivergenceError):
+        lv.sample(toy_posterior(), toy_data(), lv.SGLD, lr=1e-2, steps=40, burn_in=10, thin=5, callbacks=[lose])
+    message = capsys.readouterr().err
+    assert "The samples before it are saved: resume from" in message
+    path = re.search(r"resume from (\S+langevin-\w+)", message)[1]
+    steps = lv.load(path, toy_model()).steps
+    assert len(steps) >= 3
+    assert steps == [15, 20, 25, 30][: len(steps)]
+    shutil.rmtree(path)

@@ -24,7 +24,7 @@ from langevin.errors import RunError
 from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import copy_store
-from langevin.storage.stored import StoredSamples
+from langevin.storage.stored_samples import StoredSamples
 
 
 class Fit(Ensemble):

@@ -21,8 +21,8 @@ from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.core.sharding import is_sharded
 from langevin.errors import DivergenceError, RunError
-from langevin.inference.describe import describe_posterior
 from langevin.inference.distributed import Place
+from langevin.inference.manifest import describe_posterior
 from langevin.inference.settings import RunSettings
 from langevin.inference.steppers import SchedulerFactory, write_recipe
 from langevin.samplers import Sampler

@@ -246,6 +246,8 @@ class Engine:
         except (DivergenceError, RunError):
             with suppress(Exception):
                 store.flush()
+                if store.path is None and store.saved():
+                    tqdm.write(f"The samples before it are saved: {_where_to_resume(store)}.", sys.stderr)
             raise
         except BaseException:
             with suppress(Exception):
@@ -261,7 +263,7 @@ def _where_to_resume(store: SampleStore) -> str:
     """For the message about an interrupted run; one in memory is written to a temporary directory."""
     if store.path is not None:
         return f"resume from {store.name}"
-    if not any(store.checkpoint_steps().values()):
+    if not any(store.checkpoint_steps().values()) and not store.saved():
         return "no step was completed, so nothing was written"
     try:
         path = Path(tempfile.mkdtemp(prefix="langevin-"))

@@ -26,14 +26,14 @@ from langevin.ensembles.fit import Fit
 from langevin.ensembles.predictor import Predictor
 from langevin.inference import checks
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.describe import device_of, inputs_of, make_manifest
 from langevin.inference.engine import Engine
 from langevin.inference.find_map import find_map
+from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.open_store import started
 from langevin.inference.resume import finished_fit
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import load_fixed, starting_weights
 from langevin.inference.steppers import OptimizerFactory, SchedulerFactory
-from langevin.inference.stores import started
 from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import MemoryStore

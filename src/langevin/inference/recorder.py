@@ -26,7 +26,8 @@ from langevin.core.posterior import Posterior
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.inference import checks
-from langevin.inference.describe import (
+from langevin.inference.environment import environment
+from langevin.inference.manifest import (
     checked_keep_last,
     checked_tags,
     describe_posterior,
@@ -34,7 +35,6 @@ from langevin.inference.describe import (
     sample_dtype_name,
     timestamp,
 )
-from langevin.inference.environment import environment
 from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage.base import SampleStore, tensor_specs
 from langevin.storage.directory import DirectoryStore

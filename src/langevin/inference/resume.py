@@ -22,10 +22,11 @@ from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.describe import device_of, timestamp
 from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
 from langevin.inference.environment import environment
+from langevin.inference.manifest import device_of, timestamp
+from langevin.inference.open_store import held
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, starting_weights
 from langevin.inference.steppers import (
@@ -36,7 +37,6 @@ from langevin.inference.steppers import (
     read_recipe,
     sampler_factory,
 )
-from langevin.inference.stores import held
 from langevin.storage import manifest as manifests
 from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore

@@ -19,14 +19,14 @@ from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.describe import device_of, inputs_of, make_manifest
 from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
+from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.open_store import started
 from langevin.inference.resume import read_settings, resume
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, load_fixed, starting_weights
 from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
-from langevin.inference.stores import started
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 

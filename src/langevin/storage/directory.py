@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 
 from langevin.errors import CorruptedFileError, RunError
-from langevin.storage import files, locks, samples
+from langevin.storage import files, locks, sample_files
 from langevin.storage import manifest as manifests
 from langevin.storage.base import Checkpoint, Record, SampleStore, last_samples
-from langevin.storage.samples import UNREADABLE
+from langevin.storage.sample_files import UNREADABLE
 
 _FILE_BYTES = 1 << 20  # samples are buffered until they fill this (and then take four times that for a moment)
 
@@ -195,7 +195,7 @@ class DirectoryStore(SampleStore):
 
     def _write_samples(self, chain: int) -> None:
         buffer = self._buffers[chain]
-        path = samples.path_of(self.path, chain, buffer.steps[0])
+        path = sample_files.path_of(self.path, chain, buffer.steps[0])
         stacked = {name: torch.stack([sample[name] for sample in buffer.tensors]) for name in buffer.tensors[0]}
         rows = [{"step": step, **stats} for step, stats in zip(buffer.steps, buffer.stats, strict=True)]
         before = self.records(chain)
@@ -221,7 +221,7 @@ class DirectoryStore(SampleStore):
     def _index(self) -> dict[int, dict[int, Record]]:
         """chain → step → record, in the order of steps."""
         try:
-            index = samples.read_index(self.path, self.manifest)
+            index = sample_files.read_index(self.path, self.manifest)
         except OSError as error:
             raise RunError(f"The samples of {self.path} can't be read: {error.strerror or error}.") from None
         for path, why in index.corrupted.items():

@@ -13,7 +13,7 @@ from langevin.errors import RunError
 from langevin.storage import files
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
-from langevin.storage.samples import UNREADABLE
+from langevin.storage.sample_files import UNREADABLE
 
 
 @dataclass(frozen=True)
