@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from langevin.errors import CorruptedFileError, RunError
-from langevin.storage import files, locks, sample_files
+from langevin.storage import files, locks, new_run, sample_files
 from langevin.storage import manifest as manifests
 from langevin.storage.base import Checkpoint, Record, SampleStore, last_samples
 from langevin.storage.sample_files import UNREADABLE
@@ -60,6 +60,7 @@ class DirectoryStore(SampleStore):
         self._opened: tuple[Path, Any] | None = None
         self._verified: set[Path] = set()  # files whose checksum was right when they were first opened
         self._writer: locks.Writer | None = None
+        self._is_new = False  # created, and not yet held for writing
         self._records = self._index()
 
     @classmethod
@@ -72,13 +73,14 @@ class DirectoryStore(SampleStore):
                 f"…) or choose another directory: out={str(path) + '-2'!r}."
             )
         try:
+            new_run.check_directory(path)
             (path / "samples").mkdir(parents=True, exist_ok=True)
             (path / "checkpoints").mkdir(exist_ok=True)
-            for left_over in (path / "checkpoints").glob("*.safetensors"):  # of a start that failed
-                left_over.unlink()
         except OSError as error:
             raise RunError(f"out={str(path)!r} can't be made a directory for the run: {error.strerror}.") from None
-        return cls(path, {"format": manifests.FORMAT, "run": uuid4().hex, **copy.deepcopy(manifest)})
+        store = cls(path, {"format": manifests.FORMAT, "run": uuid4().hex, **copy.deepcopy(manifest)})
+        store._is_new = True
+        return store
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -103,6 +105,9 @@ class DirectoryStore(SampleStore):
         """Hold these chains (by default the whole run), so that no other process writes them."""
         with locks.holding(self.path, chains) as self._writer:
             try:
+                if self._is_new:  # what a failed start left is removed under the lock, when nobody else can be starting
+                    new_run.claim_directory(self.path)
+                    self._is_new = False
                 yield
             finally:
                 self._writer = None
