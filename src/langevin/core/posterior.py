@@ -68,6 +68,9 @@ class Posterior(Objective):
         allow: Collection[str] = (),
     ) -> None:
         super().__init__()
+        for given in (likelihood, prior):
+            if isinstance(given, type):
+                raise ValueError(f"{given.__name__} is a class; give an object: {given.__name__}(…).")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(
                 f"{likelihood!r} has no log_prob(output, target). Write lv.likelihoods.Categorical(), for example."

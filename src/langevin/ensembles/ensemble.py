@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,8 @@ class Ensemble(Sequence[Weights], ABC):
     def __getitem__(self, index: int | slice) -> Weights | Ensemble:
         if isinstance(index, slice):
             return self._subset(range(len(self))[index])
+        if not isinstance(index, SupportsIndex):
+            raise TypeError(f"An ensemble is indexed by numbers and slices; given {index!r}.")
         try:
             return self._member(range(len(self))[index])
         except IndexError:
@@ -135,6 +137,9 @@ class Ensemble(Sequence[Weights], ABC):
         module = EnsembleModule(self.predictors[0][0], chosen)
         write_module(module, path, inputs)
         return module
+
+    def __repr__(self) -> str:
+        return f"<Ensemble of {len(self)} sets of weights>"
 
     @staticmethod
     def concat(ensembles: Iterable[Ensemble]) -> Ensemble:

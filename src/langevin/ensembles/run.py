@@ -126,10 +126,16 @@ class Run(Ensemble):
         """
         return self._samples.trace(name)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all samples of its store; a slice or a chain is a part, which can't be resumed."""
+        return len(self._samples.records) == self._store.saved()
+
     def save(self, path: str | Path) -> Run:
-        """Write a run that is in memory to a new directory, and return the stored run."""
-        target = DirectoryStore.create(path, self.manifest)
-        copy_store(self._store, target)
+        """Write these samples to a new directory, and return the stored run. Only a whole run can be resumed there."""
+        manifest = self.manifest if self.is_whole else {**self.manifest, "recorded": True}
+        target = DirectoryStore.create(path, manifest)
+        copy_store(self._store, target, None if self.is_whole else self._samples.records)
         return Run(target, self._predictor)
 
     # temperature
@@ -160,7 +166,7 @@ class Run(Ensemble):
 
         Its standard error is autocorrelation-adjusted; with few samples it is NaN.
         """
-        return self._over_chains("temperature")
+        return self._over_chains("temperature") if "temperature" in self.traces else Estimate(math.nan, math.nan)
 
     def temperatures(self) -> dict[str, Estimate]:
         """The configurational temperature of each tensor; each should be T.
@@ -248,7 +254,8 @@ class Run(Ensemble):
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {self.path}"
-        return f"<Run of {len(self)} samples from {len(self.chains)} chains {where}>"
+        chains = f"{len(self.chains)} chain{'' if len(self.chains) == 1 else 's'}"
+        return f"<Run of {len(self)} samples from {chains} {where}>"
 
 
 def _outputs(prediction: Prediction) -> np.ndarray:

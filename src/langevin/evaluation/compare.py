@@ -103,6 +103,10 @@ def compare(
     Metrics: "accuracy", "nll", "brier", "calibration error" for classification; "rmse", "nll", "crps" for regression.
     The bootstrap is paired: all runs are scored on the same resamples of the test examples.
     """
+    if not isinstance(runs, Mapping):
+        raise ValueError(
+            f'Name what is compared: lv.compare({{"SGD": a, "ATMC": b}}, test); given {type(runs).__name__}.'
+        )
     if not runs:
         raise ValueError('There are no runs to compare. Write lv.compare({"SGD": a, "ATMC": b}, test).')
     if resamples < 2 or not 0 < level < 1:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from langevin.core.batches import Batches, call, seed_everything
 from langevin.core.objective import Objective
@@ -131,6 +131,17 @@ def _check_mesh(posterior: Posterior, sampler: Sampler, place: Place, out: Any) 
         raise ValueError(f"{what}: give it processes along chains only, mesh='chains={place.mesh.size},data=1'.")
 
 
+def _why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
+    """The loss of the first batch raised: what was given, and what is most often wrong."""
+    tensors = [leaf for leaf in tree_leaves(x) if isinstance(leaf, torch.Tensor)]
+    shapes = ", ".join(f"{t.dtype} {tuple(t.shape)}" for t in tensors)
+    what = f"The loss of the first mini-batch can't be computed (inputs {shapes}): {type(error).__name__}: {error}."
+    own = next(posterior.parameters()).dtype
+    if any(t.is_floating_point() and t.dtype != own for t in tensors):
+        return f"{what} The model's parameters are {own}; convert the inputs: x.to({own})."
+    return f"{what} Check that model(x) works on these inputs, and that its output is one tensor."
+
+
 @torch.no_grad()
 def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     seed_everything(seed, 0, 0)
@@ -140,9 +151,12 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     batches.rewind(0, 0, beginning)
     before = {name: (buffer, buffer.clone()) for name, buffer in posterior.named_buffers()}
     try:
-        check_targets(posterior, batches, x, y)
-        torch.manual_seed(0)
-        loss = float(posterior.loss(x, y))
+        try:
+            check_targets(posterior, batches, x, y)
+            torch.manual_seed(0)
+            loss = float(posterior.loss(x, y))
+        except (RuntimeError, AttributeError, TypeError, IndexError) as error:
+            raise ValueError(_why_no_loss(posterior, x, error)) from error
         torch.manual_seed(1)
         again = float(posterior.loss(x, y))
         moved = {public_name(name) for name, (buffer, value) in before.items() if not torch.equal(buffer, value)}

@@ -89,7 +89,11 @@ def resume(
     manifest = store.manifest
     if manifest.get("recorded"):
         raise RunError(
-            f"The run in {store.name} was recorded by a Recorder, so it can't be resumed: its loop is yours."
+            f"The run in {store.name} was recorded by a Recorder, or is a part of another run: it can't be resumed."
+        )
+    if isinstance(run, Run) and not run.is_whole:
+        raise ValueError(
+            f"A part of a run can't be resumed: given {len(run)} of {store.saved()} samples. Resume the whole run."
         )
     if store.path is not None:
         manifests.require(store.path, manifest)

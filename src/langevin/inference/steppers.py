@@ -12,6 +12,7 @@ write into factories, and factories into what a manifest can hold and back.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -64,10 +65,21 @@ def _check_options(kind: type[Sampler], options: Mapping[str, Any]) -> None:
     try:
         signature.bind([], num_data=1, seed=0, chain=0, **options)
     except TypeError as error:
-        missing = " Write lr=1e-2, for example." if "lr" not in options else ""
-        raise ValueError(f"{kind.__name__}: {error}; its options are {', '.join(known)}.{missing}") from None
+        hint = _hint(options, known)
+        raise ValueError(f"{kind.__name__}: {error}; its options are {', '.join(known)}.{hint}") from None
     if not isinstance(options.get("lr", 0.0), Real | torch.Tensor):
         raise ValueError(f"lr must be a positive number; given lr={options['lr']!r}. Write lr=1e-2, for example.")
+
+
+def _hint(options: Mapping[str, Any], known: Sequence[str]) -> str:
+    """What was probably meant; options of `sample` stand beside those of the sampler."""
+    from langevin.inference.sample import sample
+
+    possible = [*known, *inspect.signature(sample).parameters]
+    for name in options:
+        if name not in possible and (close := difflib.get_close_matches(name, possible, 1)):
+            return f" Did you mean {close[0]}=…?"
+    return " Write lr=1e-2, for example." if "lr" not in options else ""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ def evaluate(
         attack_examples: the largest number of test inputs to attack.
         batch_size: inputs per forward pass.
     """
+    for option, given in (("baselines", baselines), ("ood", ood)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f'{option} are given by name: {option}={{"name": …}}; given {type(given).__name__}.')
     name = name or name_of(run)
     if name in (baselines or {}):
         name = f"{name} (this run)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
@@ -121,17 +121,20 @@ def _copied_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     return Checkpoint(checkpoint.step, _copied(checkpoint.tensors), copy.deepcopy(checkpoint.values))
 
 
-def copy_store(source: SampleStore, target: SampleStore) -> None:
-    """Write samples, fixed tensors and checkpoints of one store to another, the manifest last."""
+def copy_store(source: SampleStore, target: SampleStore, some: Sequence[Record] | None = None) -> None:
+    """Write samples, fixed tensors and checkpoints of one store to another, the manifest last.
+
+    With `some` records only those are written, and no checkpoint: a part of a run can't be continued.
+    """
     with target.writing():
         target.write_fixed(source.fixed())
         with suppress(RunError):  # only fits of models with BatchNorm have them
             target.write_fixed(source.fixed("statistics"), "statistics")
-        for record in source.records():
+        for record in source.records() if some is None else some:
             target.add(record.chain, record.step, source.read(record), record.stats)
         target.flush()
         by_step: dict[int, list[int]] = {}
-        for chain, step in source.checkpoint_steps().items():
+        for chain, step in source.checkpoint_steps().items() if some is None else ():
             by_step.setdefault(step, []).append(chain)
         for chains in by_step.values():
             target.write_checkpoint(dict(zip(chains, source.checkpoints(chains), strict=True)))

@@ -1,0 +1,92 @@
+"""What a newcomer tried and found wanting: each is a sentence, or simply works."""
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from tests.helpers import toy_data, toy_model, toy_posterior
+
+
+def draw(**options):
+    settings = {"lr": 1e-2, "steps": 60, "burn_in": 20, "thin": 4, "chains": 2, "progress": False, **options}
+    return lv.sample(toy_posterior(), toy_data(), lv.SGLD, **settings)
+
+
+def test_a_part_of_a_run_is_saved_as_that_part_and_cannot_be_resumed(tmp_path):
+    run = draw()
+    for number, part in enumerate((run[12:], run.chain(1), run[::3])):
+        saved = part.save(tmp_path / str(number))
+        loaded = lv.load(tmp_path / str(number), toy_model())
+        assert len(saved) == len(loaded) == len(part) < len(run)
+        assert loaded.steps == part.steps
+        assert all(torch.equal(a["0.weight"], b["0.weight"]) for a, b in zip(loaded, part, strict=True))
+        with pytest.raises(lv.RunError, match="can't be resumed"):
+            lv.resume(tmp_path / str(number), toy_posterior(), toy_data(), steps=80)
+        with pytest.raises(ValueError, match="part of a run can't be resumed"):
+            lv.resume(part, toy_posterior(), toy_data(), steps=80)
+
+
+def test_a_recorded_run_is_evaluated_without_a_temperature():
+    posterior, (x, y) = toy_posterior(), toy_data()
+    sampler = lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
+    recorder = lv.Recorder(posterior, sampler)
+    for step in range(1, 41):
+        sampler.zero_grad()
+        posterior.loss(x, y).backward()
+        sampler.step()
+        recorder.record(step)
+    run = recorder.run()
+    assert torch.isnan(torch.tensor(run.temperature().mean))
+    assert "No temperature was measured" in str(lv.evaluate(run, (x, y)))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "message"),
+    [
+        (
+            toy_model(),
+            toy_data()[0].double(),
+            r"parameters are torch.float32; convert the inputs: x.to\(torch.float32\)",
+        ),
+        (toy_model(), toy_data()[0][:, :3], r"inputs torch.float32 \(32, 3\).*Check that model\(x\) works"),
+        (Pair(4, 3), toy_data()[0], "its output is one tensor"),
+    ],
+)
+def test_a_loss_that_cannot_be_computed_says_why(model, x, message):
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), num_data=60)
+    with pytest.raises(ValueError, match=message):
+        lv.sample(posterior, (x, toy_data()[1]), lv.SGLD, lr=1e-2, steps=20, batch_size=32)
+
+
+def test_a_class_is_not_an_object():
+    for arguments in ((lv.likelihoods.Categorical,), (lv.likelihoods.Categorical(), lv.priors.Gaussian)):
+        with pytest.raises(ValueError, match="is a class; give an object"):
+            lv.Posterior(toy_model(), *arguments, num_data=60)
+
+
+def test_names_that_are_nearly_right_are_recognized():
+    for options, meant in (({"batchsize": 8}, "batch_size"), ({"temperatur": 1.0}, "temperature")):
+        with pytest.raises(ValueError, match=f"Did you mean {meant}=…"):
+            draw(**options)
+
+
+def test_runs_are_compared_by_name():
+    run = draw()
+    with pytest.raises(ValueError, match="Name what is compared"):
+        lv.compare([run, run], toy_data())
+    with pytest.raises(ValueError, match="baselines are given by name"):
+        lv.evaluate(run, toy_data(), baselines=run)
+    with pytest.raises(TypeError, match="indexed by numbers and slices"):
+        run["0.weight"]
+
+
+def test_reprs_are_short():
+    run = draw(chains=1)
+    assert repr(run) == "<Run of 10 samples from 1 chain in memory>"
+    assert repr(lv.Ensemble.concat([run, run])) == "<Ensemble of 20 sets of weights>"
