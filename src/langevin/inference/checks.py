@@ -198,10 +198,20 @@ def check_same(store: SampleStore, objective: Objective, posterior: Posterior, b
             f"{store.name} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
         )
     for name, value in describe_posterior(posterior).items():
+        if store.manifest[name] != value and name == "architecture":
+            raise RunError(
+                f"The model is not the one of {store.name}: its layers (print(model)) or the code of a forward method "
+                f"have changed. Continue with the same model, or start a new run: lv.sample(…, init=lv.load(…))."
+            )
         if store.manifest[name] != value:
             raise RunError(f"{store.name} was sampled with {name} {store.manifest[name]}; given {value}.")
-    if batches.fingerprint() != store.manifest["data"]:
-        raise RunError(f"The data are not those of {store.name}: {batches.fingerprint()} ≠ {store.manifest['data']}.")
+    given, stored = batches.fingerprint(), store.manifest["data"]
+    if different := [name for name in {**given, **stored} if given.get(name) != stored.get(name)]:
+        what = ", ".join(f"{name} was {stored.get(name)}, given {given.get(name)}" for name in different)
+        raise RunError(
+            f"The data are not those of {store.name}: {what}. Continue with the same data, or start a new run from "
+            f"this one: lv.sample(…, init=lv.load(…))."
+        )
 
 
 def check_same_stepper(store: SampleStore, stepper: Any, schedule: Any, option: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import inspect
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +62,26 @@ def describe_posterior(posterior: Posterior) -> dict[str, Any]:
     likelihood = posterior.likelihood
     own = type(likelihood).__name__ if type(likelihood) in LIKELIHOODS.values() else None
     return {
-        "prior": repr(posterior.prior),
+        "prior": _without_addresses(repr(posterior.prior)),
+        "architecture": structure_digest(posterior.model),
         "weight": posterior.weight,
         "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
     }
+
+
+def _without_addresses(text: str) -> str:
+    """A representation without the places in memory that Python's default one has: they differ in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def structure_digest(model: torch.nn.Module) -> str:
+    """A digest of the layers as `print(model)` shows them, and of the `forward` code of those that are not torch's."""
+    digest = hashlib.blake2b(_without_addresses(repr(model)).encode(), digest_size=16)
+    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
+        if not kind.__module__.startswith("torch."):
+            with suppress(OSError, TypeError):  # no source, as in a notebook that is gone
+                digest.update(inspect.getsource(kind.forward).encode())
+    return digest.hexdigest()
 
 
 def inputs_of(batches: Batches) -> Any:

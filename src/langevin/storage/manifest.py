@@ -27,6 +27,7 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are 
     "num_data": (int,),
     "prior": (str,),
     "weight": (int, float),
+    "architecture": (str,),
     "likelihood": (dict,),
     "data": (dict,),
     "sample_dtype": (str, type(None)),
