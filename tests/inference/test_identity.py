@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler, TensorDataset
 
 import langevin as lv
 from tests.helpers import assert_same_samples, toy_data, toy_model, toy_posterior
@@ -103,3 +103,25 @@ def test_a_prior_without_a_repr_can_be_resumed(tmp_path):
     whole = lv.sample(posterior(), toy_data(), lv.SGLD, lr=1e-2, steps=80, burn_in=10, thin=1, progress=False)
     assert set(resumed.steps) <= set(whole.steps)
     assert_same_samples(resumed, whole[: len(resumed)])
+
+
+def test_the_examples_of_a_subset_sampler_are_counted(tmp_path):
+    """N is what the loader yields: the length of the data set would raise the likelihood to a power."""
+    data, chosen = TensorDataset(*toy_data()), list(range(0, 60, 3))
+    loader = DataLoader(data, batch_size=5, sampler=SubsetRandomSampler(chosen))
+    assert len(start(tmp_path / "run", loader, toy_posterior(n=20))) > 0
+    with pytest.raises(ValueError, match=r"num_data=20"):
+        start(tmp_path / "other", loader, toy_posterior(n=60))
+
+
+def test_a_sampler_of_unknown_length_is_taken_on_trust(tmp_path):
+    class Odd(Sampler):
+        def __iter__(self):
+            return iter(range(1, 60, 2))
+
+        def __len__(self):
+            return 30
+
+    loader = DataLoader(TensorDataset(*toy_data()), sampler=Odd())
+    with pytest.warns(UserWarning, match="can't be repeated"):
+        assert len(start(tmp_path / "run", loader, toy_posterior(n=30))) > 0

@@ -26,6 +26,7 @@ from torch.utils.data import (
     TensorDataset,
     default_collate,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
 
@@ -202,7 +203,7 @@ class LoaderBatches(Batches):
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self.loader, self.seed = loader, seed
         iterable = isinstance(loader.dataset, IterableDataset)
-        self.num_data = None if iterable else len(loader.dataset)  # type: ignore[arg-type]
+        self.num_data = None if iterable else _num_examples(loader)
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.exact_resume = self._stateful or (not iterable and _known_order(loader))
         self._iterator: Iterator[Any] | None = None
@@ -334,6 +335,15 @@ def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002  (transforms draw from the global generator)
+
+
+def _num_examples(loader: DataLoader[Any]) -> int | None:
+    """How many different examples the loader yields: those of its sampler, if it has a subset; None if not known."""
+    sampler: Any = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+    if isinstance(sampler, RandomSampler | SequentialSampler | DistributedSampler):
+        return len(loader.dataset)  # type: ignore[arg-type]
+    indices = getattr(sampler, "indices", None)
+    return None if indices is None else len({int(index) for index in indices})
 
 
 def _known_order(loader: DataLoader[Any]) -> bool:

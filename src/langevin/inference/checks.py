@@ -62,7 +62,7 @@ def check_num_data(posterior: Posterior, batches: Batches) -> None:
     """Raise if the posterior's N is not the length of the data."""
     if batches.num_data is not None and batches.num_data != posterior.num_data:
         raise ValueError(
-            f"The posterior was told num_data={posterior.num_data}, but the data set has {batches.num_data} examples: "
+            f"The posterior has num_data={posterior.num_data}, but the data set has {batches.num_data} examples: "
             f"the temperature would be wrong by that ratio. Write Posterior(…, num_data={batches.num_data})."
         )
 
