@@ -362,6 +362,6 @@ def test_no_function_that_a_manifest_names_is_called_without_consent(path, tmp_p
 def test_pickle_is_never_imported_to_read(path):
     """No source of the library calls pickle, torch.load or their like."""
     source = "".join(file.read_text() for file in Path(lv.__file__).parent.rglob("*.py"))
-    for word in ("pickle.load", "torch.load(", "joblib.load", "allow_pickle", "eval(", "exec("):
+    for word in ("pickle.load", "torch.load(", "joblib.load", "allow_pickle", "eval(", "exec(", "_object_list"):
         lines = [line for line in source.splitlines() if word in line and ".eval()" not in line]
         assert lines == [], word

@@ -11,6 +11,7 @@ now and then, makes sure of it.
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -121,24 +122,24 @@ class Place:
         return self.blocks(count)[self.rank // self.mesh.data]
 
     def first(self, function: Callable[[], T]) -> T:
-        """Call a function in the first process and tell its result, or its error, to all."""
+        """Call a function in the first process and send its JSON-serializable result, or its error, to all."""
         if self.alone:
             return function()
-        said: list[Any] = [None, None]
+        result: Any = None
+        message = None
         if self.leads:
             try:
-                said[0] = function()
+                result = function()
             except Exception as error:
-                said[1] = str(error)
-                dist.broadcast_object_list(said)
+                _broadcast_json([None, str(error)])
                 raise
-        dist.broadcast_object_list(said)
-        if said[1] is not None:
-            raise RunError(said[1])
-        return said[0]  # type: ignore[no-any-return]
+        result, message = _broadcast_json([result, message] if self.leads else None)
+        if message is not None:
+            raise RunError(message)
+        return result  # type: ignore[no-any-return]
 
     def wait_for_all(self) -> None:
-        """Go on when every process has come here."""
+        """Wait until every process is here."""
         if not self.alone:
             dist.barrier()
 
@@ -202,6 +203,17 @@ def _launched() -> int:
     if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return int(os.environ["WORLD_SIZE"])
     return 1
+
+
+def _broadcast_json(value: Any) -> Any:
+    """What the first process gives, in all; as JSON in a tensor, since nothing is ever unpickled."""
+    data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+    length = torch.tensor([len(data)])
+    dist.broadcast(length, 0)
+    if dist.get_rank() != 0:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(data, 0)
+    return json.loads(bytes(data.tolist()))
 
 
 @cache
