@@ -204,7 +204,9 @@ def test_conjugate_regression_with_mini_batches(name, temperature, batch_size):
     assert abs(cross) < SIGMAS * error
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize(
+    "temperature", [1.0, pytest.param(0.25, marks=pytest.mark.slow), pytest.param(4.0, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", LAYERWISE)
 def test_conjugate_regression_for_layer_wise_samplers(name, temperature):
     """A linear layer with many outputs is many independent regressions: each row is a replicate of one posterior."""

@@ -111,7 +111,7 @@ def test_the_contract_tests_include_it(toy):
         "test_stacked_chains_equal_single_chains[toy]",
     ):
         assert test in collected
-    chosen = "toy and (stepper or mechanics or order_of_convergence)"
+    chosen = "toy and (stepper or mechanics)"
     python(toy, "-m", "pytest", "-p", "toy_sampler", "-n", "0", "-q", "-k", chosen, "tests/contract")
 
 

@@ -72,7 +72,7 @@ def test_a_class_is_not_an_object():
 
 def test_names_that_are_nearly_right_are_recognized():
     for options, meant in (({"batchsize": 8}, "batch_size"), ({"temperatur": 1.0}, "temperature")):
-        with pytest.raises(ValueError, match=f"Did you mean {meant}=…"):
+        with pytest.raises(ValueError, match=f"Write {meant}=…, if that is meant"):
             draw(**options)
 
 

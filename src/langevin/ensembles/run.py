@@ -32,6 +32,7 @@ class Run(Ensemble):
     def __init__(self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None) -> None:
         self._store, self._predictor = store, predictor
         self._samples = StoredSamples(store) if samples is None else samples
+        self._whole = samples is None
 
     # ensemble
 
@@ -128,8 +129,8 @@ class Run(Ensemble):
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are all samples of its store; a slice or a chain is a part, which can't be resumed."""
-        return len(self._samples.records) == self._store.saved()
+        """Whether this is a run as it was sampled; a slice or a chain is a part, which can't be resumed."""
+        return self._whole
 
     def save(self, path: str | Path) -> Run:
         """Write these samples to a new directory, and return the stored run. Only a whole run can be resumed there."""

@@ -77,8 +77,8 @@ def _hint(options: Mapping[str, Any], known: Sequence[str]) -> str:
 
     possible = [*known, *inspect.signature(sample).parameters]
     for name in options:
-        if name not in possible and (close := difflib.get_close_matches(name, possible, 1)):
-            return f" Did you mean {close[0]}=…?"
+        if name not in possible and (close := difflib.get_close_matches(name, possible, 1, cutoff=0.9)):
+            return f" Write {close[0]}=…, if that is meant."
     return " Write lr=1e-2, for example." if "lr" not in options else ""
 
 
