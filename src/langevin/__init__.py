@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langevin.report.evaluate import evaluate
     from langevin.samplers import *  # noqa: F403
 
-_LATER = {  # names that are imported when they are first asked for: what they need takes its time
+_LATER = {  # imported at first use, since their dependencies are slow to import
     "cite": "langevin.ensembles.cite",
     "compare": "langevin.evaluation.compare",
     "distill": "langevin.ensembles.distill",
@@ -81,7 +81,7 @@ __all__ = [  # and every registered sampler and approximation
 
 
 def __getattr__(name: str) -> Any:
-    """Registered samplers and approximations, and what is imported when it is first asked for."""
+    """Registered samplers and approximations, and what is imported at first use."""
     for registry in (samplers.SAMPLERS, approximations.APPROXIMATIONS):
         if name in (exported := registry.exports()):
             return exported[name]

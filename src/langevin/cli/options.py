@@ -71,7 +71,7 @@ def check_writable(option: str, path: Path, suffix: str) -> None:
 
 
 def _check_parent(option: str, path: Path) -> None:
-    """Raise if this is no directory that can be written to, nor can be made one."""
+    """Raise unless this is a directory that can be written to, or can be created."""
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ValueError(f"{option} {path} can't be written: {there} is a file, not a directory.")

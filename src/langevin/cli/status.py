@@ -16,7 +16,7 @@ def status(path: RunPath) -> None:
     \b
         langevin status runs/digits
 
-    It reads only, so it can be asked while the run is sampled, from any machine that sees the directory.
+    It reads only, so it can be used while the run is sampled, from any machine that sees the directory.
     """
     from langevin.storage.status import describe
 

@@ -273,7 +273,7 @@ class DirectoryStore(SampleStore):
         return found
 
     def drop_checkpoints(self, chains: Collection[int]) -> None:
-        """Delete the files that contain checkpoints of these chains; those of others in them are written anew."""
+        """Delete the files that contain checkpoints of these chains; those of others in them are written again."""
         for path in self._checkpoint_files():
             if set(chains).isdisjoint(inside := self._read_checkpoints(path)):
                 continue

@@ -66,7 +66,7 @@ def check(path: Path) -> None:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _LARGEST_HEADER:
-            raise CorruptedFileError("it is no safetensors file")
+            raise CorruptedFileError("it is not a safetensors file")
         header = file.read(length)
         try:
             checksum = parse(header)["__metadata__"]["sha256"]
@@ -155,5 +155,5 @@ def dtype_of(name: Any) -> torch.dtype:
     """The dtype of that name; a `ValueError` for any other word."""
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype")
+        raise ValueError(f"{name!r} is not a dtype")
     return dtype

@@ -24,7 +24,7 @@ def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
     rows: list[tuple[str, ...]] = [("chain", "step", "of", "samples", "temperature", "steps/s", "last heartbeat")]
     for chain in sorted({*at, *(record.chain for record in store.records())}):
         records = store.records(chain)
-        heat = mean_and_error([record.stats.get("temperature", float("nan")) for record in records])
+        temperature = mean_and_error([record.stats.get("temperature", float("nan")) for record in records])
         beat = next((p for p in beats if chain in p.steps), None)
         rows.append(
             (
@@ -32,7 +32,7 @@ def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
                 str(max(at.get(chain, 0), beat.steps[chain] if beat and beat.alive else 0)),
                 str(_number(settings, "steps")),
                 str(len(records)),
-                str(heat) if records else "unknown",
+                str(temperature) if records else "unknown",
                 f"{beat.rate:.3g}" if beat and beat.alive else "",
                 _ago(beat),
             )
