@@ -7,9 +7,9 @@ Target: none exactly. The only noise is that of the mini-batches; the batch size
 
     T = (ε/2)(N/B − 1)
 
-and the temperature along a direction of Fisher eigenvalue λ is Tκ/(1 − εκ/2), κ = λ/(λ+δ). This assumes a fresh random
-subset at every step: reshuffling once per epoch anticorrelates the noise (0.47 was measured at nominal 0.95). `sample` draws
-such subsets, and so does `batch`, for a custom loop.
+and the temperature along a direction of Fisher eigenvalue λ is Tκ/(1 − εκ/2), κ = λ/(λ+δ). This assumes a fresh
+random subset at every step: reshuffling once per epoch anticorrelates the noise (0.47 was measured at nominal 0.95).
+`sample` draws such subsets, and so does `batch`, for a custom loop.
 
 Noise: none is injected, and there is no `temperature` option; the noise grows with lr and with N/B.
 """
