@@ -1,15 +1,17 @@
 """Stochastic gradient Nosé–Hoover thermostat (Ding et al. 2014), with one thermostat per weight.
 
 With ℓ the lr at construction, h = lr/ℓ, D = −log(momentum), κ = thermostat_rate, s = 1 (max_speed=None, the default:
-Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), b = (D + ξ)/s:
+Gaussian kinetic energy) or √(1 + (ℓu/max_speed)²) (relativistic), β = D + ξ:
 
-    u ← e^{−bh} u − ((1−e^{−bh})/b) ℓ N g + √(DT (1−e^{−2bh})/b) η
+    u ← u − (h/2) ℓ N g
+    u ← e^{−βh} u + √(DT (1−e^{−2βh})/β) η                 (relativistic: see `thermostat`)
+    u ← u − (h/2) ℓ N g
     θ ← θ + h ℓ u/s
     ξ ← ξ + h κ (u²/s² − T/s³)
 
 Target: exp(−U/T), and independently ξ ~ N(B/(2T), κT), B = h ℓ²N²Var(g): ξ grows until the friction dissipates the
-mini-batch noise, if its variance is constant. Bias of order h² with Gaussian kinetic energy (relativistic: see
-`thermostat`).
+mini-batch noise, if its variance is constant. The bias is of second order in h; `integrator="fused"` (see `thermostat`)
+has one more, 0.1 % at momentum 0.9 and 15 % at 0.25, that does not vanish with lr.
 
 Noise: u has variance T, so lr is the typical move of a weight per step at T = 1, for every N; a larger N strengthens
 the force of the gradient on u, not the noise. The injected noise does not depend on ξ.
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor
 
 from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.integrators import Integrator
 from langevin.samplers.thermostat import Thermostat
 
 
@@ -38,7 +41,7 @@ class SGNHT(Thermostat):
         momentum: the fraction of u that remains after a step at h = 1 and ξ = 0, in (0, 1).
         max_speed: the largest move of a weight per step, above lr; None for no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
-        integrator: `"fused"` or `"symmetric"`.
+        integrator: `"symmetric"` or `"fused"` (see `thermostat`).
         noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
@@ -61,7 +64,7 @@ class SGNHT(Thermostat):
         momentum: float = 0.9,
         max_speed: float | None = None,
         thermostat_rate: float | Literal["auto"] = "auto",
-        integrator: Literal["fused", "symmetric"] = "fused",
+        integrator: Integrator = "symmetric",
         noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
