@@ -299,20 +299,6 @@ def test_the_closure_is_called_with_gradients_enabled():
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.8))
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if SAMPLERS[n].target != "none"])
-def test_unknown_noise_is_refused(name):
-    with pytest.raises(ValueError, match="gaussian"):
-        SAMPLERS[name]([torch.nn.Parameter(torch.zeros(2))], lr=0.1, num_data=1, noise="pink")
-
-
-def test_rademacher_noise_moves_every_weight_by_the_same_distance():
-    p = torch.nn.Parameter(torch.zeros(1000))
-    p.grad = torch.zeros(1000)
-    lv.SGLD([p], lr=0.5, num_data=4, noise="rademacher").step()
-    torch.testing.assert_close(p.detach().abs(), torch.full((1000,), 0.5))
-    assert 400 < int((p > 0).sum()) < 600
-
-
 def test_divergence_is_detected_within_ten_steps():
     p = torch.nn.Parameter(torch.ones(3))
     sampler = lv.SGLD([p], lr=0.1, num_data=1)

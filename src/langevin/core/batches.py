@@ -113,7 +113,7 @@ class TensorBatches(Batches):
 
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
-        return self.take(torch.stack([self._indices(chain, step) for chain in chains]))
+        return self.take(self._indices(chains, step))
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
         """Only the rows of that part are indexed."""
@@ -135,7 +135,7 @@ class TensorBatches(Batches):
         for start in range(0, self.num_data, size):
             yield tree_map(lambda t, s=start: t[s : s + size], (self.x, self.y))
 
-    def _indices(self, chain: int, step: int) -> Tensor:
+    def _indices(self, chain: int | Sequence[int], step: int) -> Tensor:
         assert self.num_data is not None
         return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 

@@ -86,8 +86,6 @@ class Chains(ABC):
         )
         if compiled:
             self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
-            if isinstance(self.stepper, Sampler):
-                self.stepper.compile()
 
     def backward(self) -> list[float]:
         """Gradients of the loss of this step into `params`; the loss of each chain."""

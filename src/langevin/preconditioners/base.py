@@ -17,6 +17,7 @@ from torch import Tensor
 
 from langevin.core.posterior import Posterior
 from langevin.core.registry import Registry
+from langevin.kernels.updates import Kernel
 
 State = Mapping[Any, dict[str, Any]]  # parameter → name → tensor or number
 Group = dict[str, Any]
@@ -82,8 +83,9 @@ class Preconditioner(ABC):
     def finish(self, step: int, frozen: bool) -> None:  # noqa: B027
         """Called at the end of a step, `step` being the next one: discard what was recorded of the mini-batch."""
 
-    def compile(self) -> None:  # noqa: B027
-        """Fuse element-wise operations, if any, with `torch.compile`."""
+    def kernel(self, state: State, group: Group, params: list[Tensor], *, rate: float, spread: float) -> Kernel | None:
+        """The compiled update that equals `update` (unless frozen) and `move`; None if there is none."""
+        return None
 
     def freezable(self) -> bool:
         """Whether freezing keeps the target or makes it exact."""
@@ -117,6 +119,10 @@ class Identity(Preconditioner):
     def noise(self, state: State, group: Group, params: list[Tensor], normals: list[Tensor]) -> list[Tensor]:
         """η."""
         return normals
+
+    def kernel(self, state: State, group: Group, params: list[Tensor], *, rate: float, spread: float) -> Kernel:
+        """θ ← θ − rate g + spread η."""
+        return Kernel("langevin", (rate, spread))
 
     def stability_limit(self, curvature: float, group: Group) -> float:
         """2/λ, where 1 − ελ reaches −1."""
@@ -161,10 +167,6 @@ class NoiseOnly(Preconditioner):
     def finish(self, step: int, frozen: bool) -> None:
         """Forwarded to the inner preconditioner."""
         self.inner.finish(step, frozen)
-
-    def compile(self) -> None:
-        """That of the inner preconditioner."""
-        self.inner.compile()
 
 
 def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str) -> Preconditioner:

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from langevin.core import sharding
-from langevin.kernels.blocks import Blocks, add_ratios
+from langevin.kernels.updates import Kernel
 from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
 
 
@@ -26,7 +25,6 @@ class RMSprop(Preconditioner):
 
     def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
         self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
-        self._blocks = Blocks()
         checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
@@ -35,7 +33,8 @@ class RMSprop(Preconditioner):
             if "square" not in state[p]:
                 state[p]["square"] = torch.zeros_like(p)
         squares = [state[p]["square"] for p in params]
-        self._blocks.each_list(_average, [sharding.locals_of(squares)], [sharding.locals_of(grads)], self)
+        torch._foreach_mul_(squares, self.alpha)
+        torch._foreach_addcmul_(squares, grads, grads, value=1 - self.alpha)
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -46,48 +45,13 @@ class RMSprop(Preconditioner):
         scales = [(state[p]["square"].sqrt() + self.eps) ** self.noise_power for p in params]
         return [eta / scale for eta, scale in zip(normals, scales, strict=True)]
 
-    def move(
-        self,
-        state: State,
-        group: Group,
-        params: list[Tensor],
-        grads: list[Tensor],
-        normals: list[Tensor] | None,
-        rate: float,
-        spread: float,
-    ) -> None:
-        """θ ← θ − rate g/(λ + √V) + spread η/(λ + √V)^noise_power, block by block."""
-        squares = [state[p]["square"] for p in params]
-        read = [squares, grads] if normals is None else [squares, grads, normals]
-        read = [sharding.locals_of(each) for each in read]
-        self._blocks.each_list(_step, [sharding.locals_of(params)], read, self, rate, spread)
+    def kernel(self, state: State, group: Group, params: list[Tensor], *, rate: float, spread: float) -> Kernel | None:
+        """V and θ in one pass; once frozen, V stays."""
+        if self.noise_power != 0.5:
+            return None
+        alpha = 1.0 if group["frozen"] else self.alpha
+        return Kernel("rmsprop", (rate, spread, alpha, 1 - alpha, self.eps, 1.0), ("square",))
 
     def stability_limit(self, curvature: float, group: Group) -> float:
         """2√(T/(Nλ)): near a minimum √V is the typical gradient, √(λT/N)."""
         return 2 * math.sqrt(max(group.get("temperature", 0.0), 1e-12) / (group["num_data"] * curvature))
-
-    def compile(self) -> None:
-        """One pass over memory for V, and one for θ."""
-        self._blocks.compile()
-
-
-def _average(a: RMSprop, square: list[Tensor], g: list[Tensor]) -> None:
-    torch._foreach_mul_(square, a.alpha)
-    torch._foreach_addcmul_(square, g, g, value=1 - a.alpha)
-
-
-def _step(
-    a: RMSprop,
-    rate: float,
-    spread: float,
-    theta: list[Tensor],
-    square: list[Tensor],
-    g: list[Tensor],
-    eta: list[Tensor] | None = None,
-) -> None:
-    scale = torch._foreach_sqrt(square)
-    torch._foreach_add_(scale, a.eps)
-    add_ratios(theta, g, scale, -rate)
-    if eta is not None:
-        torch._foreach_pow_(scale, a.noise_power)
-        add_ratios(theta, eta, scale, spread)

@@ -24,9 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
-
-from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.base import SAMPLERS
 from langevin.samplers.integrators import Integrator
 from langevin.samplers.thermostat import Thermostat
 
@@ -43,13 +41,13 @@ class ATMC(Thermostat):
         max_speed: the largest move of a weight per step, above lr; `"auto"` is 10/3 lr, None no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"symmetric"` or `"fused"` (see `thermostat`).
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T. At T = 0 the friction grows without bound: it is not an optimizer.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
     """
 
     shows_order = False
+    reduces_noise = True
     citation: ClassVar[str] = """@article{heek2019bayesian,
   title={Bayesian inference for large scale image classification}, author={Heek, Jonathan and Kalchbrenner, Nal},
   journal={arXiv preprint arXiv:1908.03491}, year={2019}}"""
@@ -64,7 +62,6 @@ class ATMC(Thermostat):
         max_speed: float | Literal["auto"] | None = "auto",
         thermostat_rate: float | Literal["auto"] = "auto",
         integrator: Integrator = "symmetric",
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -77,13 +74,7 @@ class ATMC(Thermostat):
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
         )
-
-    @staticmethod
-    def injected(damping: float, xi: Tensor) -> Tensor:
-        """α = max(D − ξ, 0)."""
-        return (damping - xi).clamp_min(0)

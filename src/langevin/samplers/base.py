@@ -4,84 +4,30 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin.core import random, sharding
+from langevin.core import sharding
 from langevin.core.parameters import check_precision
 from langevin.core.posterior import Posterior, checked_num_data
 from langevin.core.registry import Registry
-from langevin.kernels.blocks import Blocks
+from langevin.kernels import updates
+from langevin.kernels.philox import LIMITS
+from langevin.kernels.updates import Kernel
+from langevin.samplers.layout import Group as Group
+from langevin.samplers.layout import Layout
 
-Group = dict[str, Any]
 Normals = Callable[[], list[Tensor]]
-Noise = Literal["gaussian", "rademacher"]
 _CHECKED = {
     True: 10,
     False: 100,
 }  # steps between checks for divergence, on the CPU and on other devices
-
-
-class _Layout:
-    """Positions of a group's weights in the noise stream, and a buffer for the noise of a step."""
-
-    def __init__(self, group: Group) -> None:
-        self.params: list[Tensor] = group["params"]
-        self.chains: tuple[int, ...] | None = None if isinstance(group["chain"], int) else group["chain"]
-        self.sizes = [p.numel() // len(self.chains or (0,)) for p in self.params]  # of one chain
-        self.total = sum(self.sizes)
-        self.sharded = sharding.any_sharded(self.params)
-        self._buffers: list[tuple[int, Tensor]] = []  # offset in the group, and noise of shape (chains, weights)
-        self._views: list[Tensor] = []
-
-    def draw(self, group: Group, position: int) -> list[Tensor]:
-        """η for the parameters that have a gradient; the group's first weight is number `position` of the stream.
-
-        It overwrites the noise of the previous step.
-        """
-        numbers = random.NOISES[group.get("noise", "gaussian")]
-        seed, step = group["seed"], group["step"]
-        if self.sharded:
-            return self._draw_shards(partial(numbers, seed=seed, chain=group["chain"], step=step), position)
-        if not self._views:
-            self._allocate()
-        for offset, buffer in self._buffers:
-            for chain, row in zip(self.chains or (group["chain"],), buffer, strict=True):
-                numbers(len(row), seed=seed, chain=chain, step=step, start=position + offset, out=row)
-        return [eta for eta, p in zip(self._views, self.params, strict=True) if p.grad is not None]
-
-    def _draw_shards(self, numbers: Callable[..., Tensor], position: int) -> list[Tensor]:
-        """Each process draws the noise of its shards, the same numbers as for unsharded parameters."""
-        drawn = []
-        for p, size in zip(self.params, self.sizes, strict=True):
-            if p.grad is not None:
-                part, sharded = sharding.local(p), sharding.is_sharded(p)
-                first = position + (sharding.start(p) if sharded else 0)
-                eta = numbers(part.numel(), start=first, dtype=p.dtype, device=part.device)
-                drawn.append(sharding.alike(eta, p) if sharded else eta.view(p.shape))
-            position += size
-        return drawn
-
-    def _allocate(self) -> None:
-        """One buffer if all parameters share dtype and device, else one per parameter: same numbers, more calls."""
-        rows = len(self.chains or (0,))
-        alike = len({(p.dtype, p.device) for p in self.params}) == 1
-        offset = 0
-        for sizes, p in (
-            [(self.sizes, self.params[0])]
-            if alike
-            else [([n], p) for n, p in zip(self.sizes, self.params, strict=True)]
-        ):
-            buffer = torch.empty(rows, sum(sizes), dtype=p.dtype, device=p.device)
-            self._buffers.append((offset, buffer))
-            self._views += torch.split(buffer, sizes, dim=1)
-            offset += sum(sizes)
-        self._views = [eta.view(p.shape) for eta, p in zip(self._views, self.params, strict=True)]
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler")
@@ -98,9 +44,7 @@ class Sampler(Optimizer, ABC):
     `langevin.core.random`. If `chain` is a sequence of integers, every parameter has a leading axis of that length, one
     slice per chain, and each slice gets the same noise as a single chain of that number.
 
-    `noise="rademacher"` draws random signs in place of normal deviates, several times faster: mean, variance and third
-    moment are the same, so the bias stays of order one in lr, but methods of second order become first-order, and the
-    noise of a single step is far from normal. For large networks, where drawing noise takes as long as the gradient.
+    A method may declare a compiled update, `kernel`, which equals `update` to rounding and is used wherever it applies.
     """
 
     target: ClassVar[Literal["posterior", "jeffreys", "none"]] = "posterior"  # stationary density as lr → 0
@@ -114,6 +58,9 @@ class Sampler(Optimizer, ABC):
     constant_lr: ClassVar[bool] = False  # requires a constant lr; schedules are refused
     injects_noise: ClassVar[bool] = True  # has a temperature; without one, BatchNorm and dropout are tolerated
     gradients_per_step: ClassVar[int] = 1
+
+    prior_energies: Sequence[float] = ()  # see `fuse_prior`
+    _decays: Mapping[Tensor, float] = MappingProxyType({})
 
     def __init__(
         self,
@@ -150,8 +97,6 @@ class Sampler(Optimizer, ABC):
             )
         for name in ("seed", "chain"):
             _check_counter(name, group[name])
-        if group.get("noise", "gaussian") not in random.NOISES:
-            raise ValueError(f"noise={group['noise']!r}: choose one of {list(random.NOISES)}.")
         if not self.shardable and any(sharding.is_sharded(p) for p in group["params"]):
             raise ValueError(
                 f"{type(self).__name__} looks at whole layers, so it can't update sharded parameters (DTensor); use an "
@@ -186,6 +131,10 @@ class Sampler(Optimizer, ABC):
         `normals()` draws η for every parameter; not called at temperature 0.
         """
 
+    def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
+        """The compiled update that equals `update` for these parameters; None if there is none."""
+        return None
+
     @abstractmethod
     def stability_limit(self, curvature: float) -> float:
         """The lr above which the update diverges on a quadratic loss (U/N) of that curvature."""
@@ -208,19 +157,6 @@ class Sampler(Optimizer, ABC):
             (group, p) for group in self.param_groups for p in group["params"] if "momentum" in self.state.get(p, {})
         ]
 
-    @property
-    def blocks(self) -> Blocks:
-        """For element-wise updates; not shared with copies of the sampler."""
-        made: Blocks = self.__dict__.setdefault("_blocks", Blocks())
-        return made
-
-    def compile(self) -> None:
-        """Fuse updates of several passes over memory (thermostats, pSGLD) into one with `torch.compile`.
-
-        It needs a C++ compiler and takes some seconds at the first step; `sample(compile=True)` calls it.
-        """
-        self.blocks.compile()
-
     def zeros_at_first(self, name: str, params: list[Tensor]) -> list[Tensor]:
         """The state of that name of each parameter, initialized with zeros."""
         for p in params:
@@ -241,29 +177,57 @@ class Sampler(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.prior_energies = ()
         position = 0
         for index, group in enumerate(self.param_groups):
-            layout = self._layout(index, group)
-            moved = [p for p in layout.params if p.grad is not None]
-            if moved:
-                grads = [p.grad for p in moved if p.grad is not None]
-                if any(g.is_sparse for g in grads):
-                    raise ValueError(
-                        "Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False)."
-                    )
-                self.update(group, moved, grads, partial(layout.draw, group, position))
+            layout = self._layout(index, group, position)
+            if moved := [p for p in layout.params if p.grad is not None]:
+                self._move(group, layout, moved)
                 if group["step"] % _CHECKED[moved[0].is_cpu] == 0:
                     self._check_finite(group, moved)
             group["step"] += 1
-            position += layout.total
+            position = layout.after
         self.finish()
         return loss
 
-    def _layout(self, index: int, group: Group) -> _Layout:
+    def _move(self, group: Group, layout: Layout, params: list[Tensor]) -> None:
+        """Update parameters: by the compiled update if there is one, and what that can't take by `update`."""
+        if any(p.grad is not None and p.grad.is_sparse for p in params):
+            raise ValueError("Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False).")
+        kernel = self.kernel(group, params) if updates.enabled() else None
+        if kernel is not None:
+            for name in kernel.state:
+                self.zeros_at_first(name, params)
+            params, energies = layout.run(kernel, group, params, self.state, self._decays)
+            self._add_energies(energies)
+        if not params:
+            return
+        grads = [p.grad for p in params if p.grad is not None]
+        if self._decays:
+            decays = [self._decays.get(p, 0.0) for p in params]
+            grads = [g.add(p, alpha=decay) for g, p, decay in zip(grads, params, decays, strict=True)]
+            squares = [p.reshape(len(layout.chains), -1).square().sum(1) for p in params]
+            rows = torch.stack([s * (d / 2) for s, d in zip(squares, decays, strict=True)])
+            self._add_energies(rows.sum(0, dtype=torch.float64).tolist())
+        self.update(group, params, grads, partial(layout.draw, group, params))
+
+    def _add_energies(self, energies: list[float]) -> None:
+        before = self.prior_energies or [0.0] * len(energies)
+        self.prior_energies = [a + b for a, b in zip(before, energies, strict=True)] if energies else before
+
+    def fuse_prior(self, decays: Mapping[Tensor, float]) -> None:
+        """From now on, gradients lack the term decay · θ of a Gaussian prior, and the update adds it.
+
+        `prior_energies` then has ½ Σ decay θ² of each chain, at the weights of the last gradient. For `sample`, which
+        owns the loop; not part of `state_dict()`.
+        """
+        self._decays = dict(decays)
+
+    def _layout(self, index: int, group: Group, first: int) -> Layout:
         """The layout of a group, computed once and not shared with copies of the sampler."""
-        known: dict[int, _Layout] = self.__dict__.setdefault("_layouts", {})
-        if index not in known or known[index].params is not group["params"]:
-            known[index] = _Layout(group)
+        known: dict[int, Layout] = self.__dict__.setdefault("_layouts", {})
+        if index not in known or known[index].params is not group["params"] or known[index].first != first:
+            known[index] = Layout(group, first)
         return known[index]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -299,5 +263,6 @@ class Sampler(Optimizer, ABC):
 
 def _check_counter(name: str, value: Any) -> None:
     values = list(value) if isinstance(value, list | tuple) else [value]
-    if not values or not all(isinstance(v, int) and 0 <= v < 2**64 for v in values):
-        raise ValueError(f"{name} must be an integer from 0 to 2⁶⁴ − 1; given {name}={value!r}.")
+    if not values or not all(isinstance(v, int) and 0 <= v < LIMITS[name] for v in values):
+        bits = {"seed": "2⁶⁴", "chain": "2³²"}[name]
+        raise ValueError(f"{name} must be an integer from 0 to {bits} − 1; given {name}={value!r}.")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from langevin.preconditioners import BNP, made_from
-from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.base import SAMPLERS
 from langevin.samplers.langevin import Langevin
 
 
@@ -28,7 +28,6 @@ class BNPSGLD(Langevin):
         params: parameters or parameter groups.
         lr: ε.
         num_data: number of training examples N.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number.
@@ -48,7 +47,6 @@ class BNPSGLD(Langevin):
         lr: float,
         *,
         num_data: int,
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -59,7 +57,6 @@ class BNPSGLD(Langevin):
             lr,
             num_data=num_data,
             preconditioner=made_from(BNP, options, "BNPSGLD"),
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

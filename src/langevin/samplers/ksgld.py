@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from langevin.preconditioners import KFAC, made_from
-from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.base import SAMPLERS
 from langevin.samplers.langevin import Langevin, Precondition
 
 
@@ -30,7 +30,6 @@ class KSGLD(Langevin):
         lr: ε.
         num_data: number of training examples N.
         precondition: `"both"` drift and noise, or only the `"noise"`.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise and the sampled labels.
         chain: the chain's number.
@@ -50,7 +49,6 @@ class KSGLD(Langevin):
         *,
         num_data: int,
         precondition: Precondition = "both",
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -62,7 +60,6 @@ class KSGLD(Langevin):
             num_data=num_data,
             preconditioner=made_from(KFAC, options, "KSGLD"),
             precondition=precondition,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

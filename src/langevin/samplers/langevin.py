@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from langevin.core.posterior import Posterior
+from langevin.kernels.updates import Kernel
 from langevin.preconditioners import Identity, NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
 
@@ -79,10 +80,6 @@ class Langevin(Sampler):
                 )
             group["frozen"] = True
 
-    def compile(self) -> None:
-        """Compile the preconditioner's element-wise updates, if it has any."""
-        self.preconditioner.compile()
-
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """θ ← θ − ε A g + √(2εT/N) A^{1/2} η + (εT/N) Γ."""
         lr, temperature, num_data = group["lr"], group.get("temperature", 0.0), group["num_data"]
@@ -96,6 +93,13 @@ class Langevin(Sampler):
         a.move(state, group, params, grads, eta, rate=lr, spread=math.sqrt(2 * lr * temperature / num_data))
         if gamma is not None:
             torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
+
+    def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
+        """That of the preconditioner."""
+        lr, temperature = group["lr"], group.get("temperature", 0.0)
+        return self.preconditioner.kernel(
+            self.state, group, params, rate=lr, spread=math.sqrt(2 * lr * temperature / group["num_data"])
+        )
 
     def finish(self) -> None:
         """Discard the preconditioner's statistics of the mini-batch."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 from langevin.preconditioners import Fisher, made_from
-from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.base import SAMPLERS
 from langevin.samplers.langevin import Langevin
 
 
@@ -32,7 +32,6 @@ class NLD(Langevin):
         num_data: number of training examples N.
         target: `"posterior"`, `"jeffreys"` or `"as-printed"`; the first two need `kind="exact"`, no moving average, and
             at most a few hundred weights.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise, the sampled labels and the Fisher's batches.
         chain: the chain's number.
@@ -53,7 +52,6 @@ class NLD(Langevin):
         *,
         num_data: int,
         target: Literal["as-printed", "jeffreys", "posterior"] = "posterior",
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -64,7 +62,6 @@ class NLD(Langevin):
             lr,
             num_data=num_data,
             preconditioner=made_from(Fisher, {"target": target, **options}, "NLD"),
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -23,7 +23,7 @@ import torch
 from torch.optim import Optimizer
 
 from langevin.preconditioners import RMSprop
-from langevin.samplers.base import SAMPLERS, Group, Noise
+from langevin.samplers.base import SAMPLERS, Group
 from langevin.samplers.langevin import Langevin, Precondition
 
 
@@ -39,7 +39,6 @@ class pSGLD(Langevin):
         eps: λ, which bounds A by 1/λ.
         precondition: `"both"` drift and noise, or only the `"noise"`.
         noise_power: the noise is A to this power times η; only 0.5 samples the posterior.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -60,7 +59,6 @@ class pSGLD(Langevin):
         eps: float = 1e-5,
         precondition: Precondition = "both",
         noise_power: float = 0.5,
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -71,7 +69,6 @@ class pSGLD(Langevin):
             num_data=num_data,
             preconditioner=RMSprop(alpha, eps, noise_power=noise_power),
             precondition=precondition,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
-from langevin.samplers.base import SAMPLERS, Group, Noise, Normals, Sampler
+from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 from langevin.samplers.integrators import Integrator
 
 
@@ -45,7 +46,6 @@ class SGHMC(Sampler):
         integrator: `"symmetric"` or `"fused"` (see `integrators`).
         gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: a
             number, or one tensor per parameter in the order of `params`.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -65,7 +65,6 @@ class SGHMC(Sampler):
         momentum: float = 0.9,
         integrator: Integrator = "symmetric",
         gradient_variance: float | Sequence[Tensor] = 0.0,
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -77,7 +76,6 @@ class SGHMC(Sampler):
             params,
             lr=lr,
             num_data=num_data,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
@@ -123,6 +121,17 @@ class SGHMC(Sampler):
                 left = max(total - force**2 * group["gradient_variance"], 0.0)
                 torch._foreach_add_(momentum, normals(), alpha=math.sqrt(left))
         torch._foreach_add_(params, momentum, alpha=h * unit)
+
+    def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
+        """The same, unless the gradient's variance is given by weight."""
+        if any("gradient_variance" in self.state[p] for p in params):
+            return None
+        unit, temperature = group["reference_lr"], group["temperature"]
+        h, damping = group["lr"] / unit, -math.log(group["momentum"])
+        force = self._kick(damping, h) * unit * group["num_data"]
+        left = max(-math.expm1(-2 * damping * h) * temperature - force**2 * group["gradient_variance"], 0.0)
+        settings = (math.exp(-damping * h), force, math.sqrt(left), h * unit)
+        return Kernel("sghmc", settings, ("momentum",))
 
     @staticmethod
     def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:

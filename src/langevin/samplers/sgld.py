@@ -21,7 +21,7 @@ import torch
 from torch.optim import Optimizer
 
 from langevin.preconditioners import Identity, Preconditioner
-from langevin.samplers.base import SAMPLERS, Group, Noise
+from langevin.samplers.base import SAMPLERS, Group
 from langevin.samplers.langevin import Langevin, Precondition
 
 
@@ -35,7 +35,6 @@ class SGLD(Langevin):
         num_data: number of training examples N.
         preconditioner: A, an unbound object of `lv.preconditioners`; None for A = I.
         precondition: `"both"` drift and noise, or only the `"noise"`, with which the target is not the posterior.
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -53,7 +52,6 @@ class SGLD(Langevin):
         num_data: int,
         preconditioner: Preconditioner | None = None,
         precondition: Precondition = "both",
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -64,7 +62,6 @@ class SGLD(Langevin):
             num_data=num_data,
             preconditioner=Identity() if preconditioner is None else preconditioner,
             precondition=precondition,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,

@@ -22,10 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from langevin.samplers.base import SAMPLERS, Noise
+from langevin.samplers.base import SAMPLERS
 from langevin.samplers.integrators import Integrator
 from langevin.samplers.thermostat import Thermostat
 
@@ -42,7 +39,6 @@ class SGNHT(Thermostat):
         max_speed: the largest move of a weight per step, above lr; None for no limit.
         thermostat_rate: κ; `"auto"` is (D/10)².
         integrator: `"symmetric"` or `"fused"` (see `thermostat`).
-        noise: `"gaussian"` or, faster, `"rademacher"` (see `Sampler`).
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -50,6 +46,7 @@ class SGNHT(Thermostat):
 
     order = 2
     shows_order = False
+    reduces_noise = False
     citation: ClassVar[str] = """@inproceedings{ding2014bayesian,
   title={Bayesian sampling using stochastic gradient thermostats}, author={Ding, Nan and Fang, Youhan and
   Babbush, Ryan and Chen, Changyou and Skeel, Robert D and Neven, Hartmut},
@@ -65,7 +62,6 @@ class SGNHT(Thermostat):
         max_speed: float | None = None,
         thermostat_rate: float | Literal["auto"] = "auto",
         integrator: Integrator = "symmetric",
-        noise: Noise = "gaussian",
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -78,13 +74,7 @@ class SGNHT(Thermostat):
             max_speed=max_speed,
             thermostat_rate=thermostat_rate,
             integrator=integrator,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
         )
-
-    @staticmethod
-    def injected(damping: float, xi: Tensor) -> Tensor:
-        """α = D."""
-        return torch.full_like(xi, damping)

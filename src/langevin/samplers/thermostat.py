@@ -21,17 +21,15 @@ a step adds an error of first order in h (variances 0.7 % too small at the defau
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from langevin.core import sharding
-from langevin.kernels.blocks import add_scaled
+from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
-from langevin.samplers.base import Group, Noise, Normals, Sampler
+from langevin.samplers.base import Group, Normals, Sampler
 from langevin.samplers.integrators import Integrator
 
 _TINY = 1e-20  # added to a friction that divides: at 0 the ratios have the limits h and 2h
@@ -40,7 +38,7 @@ _TINY = 1e-20  # added to a friction that divides: at 0 the ratios have the limi
 class Step(NamedTuple):
     """The terms of one update of the momentum."""
 
-    h: float  # or a tensor, if compiled
+    h: float
     g: Tensor
     force: float  # ℓ N
     alpha: Tensor  # injected noise
@@ -52,15 +50,15 @@ class Step(NamedTuple):
 
 def symmetric(u: Tensor, step: Step) -> None:
     """kick(h/2), friction and noise(h), kick(h/2)."""
-    add_scaled(u, step.g, -step.force * step.h / 2)
+    u.add_(step.g, alpha=-step.force * step.h / 2)
     if step.slowness is None:
         ornstein_uhlenbeck(u, step)
     else:
         _friction(u, step, step.slowness)
         if step.eta is not None:
-            add_scaled(u, step.alpha.sqrt().mul_(step.eta), (2 * step.h * step.temperature) ** 0.5)
+            u.add_(step.alpha.sqrt().mul_(step.eta), alpha=math.sqrt(2 * step.h * step.temperature))
         _friction(u, step, step.slowness)
-    add_scaled(u, step.g, -step.force * step.h / 2)
+    u.add_(step.g, alpha=-step.force * step.h / 2)
 
 
 def ornstein_uhlenbeck(u: Tensor, step: Step) -> None:
@@ -98,40 +96,13 @@ def fused(u: Tensor, step: Step) -> None:
         u.addcmul_(variance.sqrt_(), step.eta, value=math.sqrt(step.temperature))
 
 
-class Move(NamedTuple):
-    """The settings that are the same in every step."""
-
-    integrate: Callable[[Tensor, Step], None]
-    injected: Callable[[float, Tensor], Tensor]
-    damping: float
-    force: float
-    temperature: float
-    unit: float
-    max_speed: float | None
-
-
-def _move(
-    how: Move, h: float, rate: float, theta: Tensor, u: Tensor, xi: Tensor, g: Tensor, eta: Tensor | None = None
-) -> None:
-    """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + rate (u²/s² − T/s³)."""
-    slowness = _slowness(how.unit, how.max_speed)
-    alpha = how.injected(how.damping, xi)
-    how.integrate(u, Step(h, g, how.force, alpha, alpha + xi, how.temperature, eta, slowness))
-    if slowness is None:
-        add_scaled(theta, u, h * how.unit)
-        add_scaled(xi, u.square().sub_(how.temperature), rate)
-    else:
-        r = slowness(u)
-        v = u * r
-        add_scaled(theta, v, h * how.unit)
-        add_scaled(xi, v.square_().sub_(how.temperature * r * r * r), rate)
-
-
 INTEGRATORS = {"symmetric": symmetric, "fused": fused}
 
 
 class Thermostat(Sampler):
     """A sampler with momentum whose friction adapts, for every weight, until the kinetic energy corresponds to T."""
+
+    reduces_noise: ClassVar[bool]  # whether α falls as ξ grows: α = max(D − ξ, 0), else D
 
     def __init__(
         self,
@@ -143,7 +114,6 @@ class Thermostat(Sampler):
         max_speed: float | Literal["auto"] | None,
         thermostat_rate: float | Literal["auto"],
         integrator: Integrator,
-        noise: Noise,
         temperature: float,
         seed: int,
         chain: int | Sequence[int],
@@ -152,7 +122,6 @@ class Thermostat(Sampler):
             params,
             lr=lr,
             num_data=num_data,
-            noise=noise,
             temperature=temperature,
             seed=seed,
             chain=chain,
@@ -195,20 +164,36 @@ class Thermostat(Sampler):
     def _resolve(self) -> None:
         self._integrate = integrators.resolve(self.param_groups, INTEGRATORS)
 
-    @staticmethod
-    @abstractmethod
-    def injected(damping: float, xi: Tensor) -> Tensor:
+    def injected(self, damping: float, xi: Tensor) -> Tensor:
         """α(ξ), with D = `damping`."""
+        return (damping - xi).clamp_min(0) if self.reduces_noise else torch.full_like(xi, damping)
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """u by the integrator;  θ ← θ + h ℓ u/s;  ξ ← ξ + h κ (u²/s² − T/s³)."""
-        unit, temperature = group["reference_lr"], group["temperature"]
+        unit, temperature, rate = group["reference_lr"], group["temperature"], group["thermostat_rate"]
         h, damping, force = group["lr"] / unit, -math.log(group["momentum"]), unit * group["num_data"]
-        changed = [params, self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)]
-        how = Move(self._integrate, self.injected, damping, force, temperature, unit, group["max_speed"])
-        read = [grads, normals()] if temperature > 0 else [grads]
-        changed, read = [sharding.locals_of(each) for each in changed], [sharding.locals_of(each) for each in read]
-        self.blocks.each(_move, changed, read, how, h, h * group["thermostat_rate"])
+        slowness = _slowness(unit, group["max_speed"])
+        momenta, thermostats = self.zeros_at_first("momentum", params), self.zeros_at_first("thermostat", params)
+        etas = normals() if temperature > 0 else [None] * len(params)
+        for theta, u, xi, g, eta in zip(params, momenta, thermostats, grads, etas, strict=True):
+            alpha = self.injected(damping, xi)
+            self._integrate(u, Step(h, g, force, alpha, alpha + xi, temperature, eta, slowness))
+            r = torch.ones_like(u) if slowness is None else slowness(u)
+            v = u * r
+            theta.add_(v, alpha=h * unit)
+            xi.add_(v.square_().sub_(temperature * r * r * r), alpha=h * rate)
+
+    def kernel(self, group: Group, params: list[Tensor]) -> Kernel:
+        """The same; see `native_updates` for the order of the settings."""
+        unit, temperature, max_speed = group["reference_lr"], group["temperature"], group["max_speed"]
+        h, damping, force = group["lr"] / unit, -math.log(group["momentum"]), unit * group["num_data"]
+        name = group["integrator"]
+        if name == "symmetric":
+            name += "_gaussian" if max_speed is None else "_relativistic"
+        squared = 0.0 if max_speed is None else (unit / max_speed) ** 2
+        moves = (h, h * unit, force, damping, float(self.reduces_noise))
+        heat = (math.sqrt(temperature), temperature, h * group["thermostat_rate"], squared)
+        return Kernel(name, (*moves, *heat, _TINY, 1.0, 0.5, 2.0), ("momentum", "thermostat"))
 
     def observables(self) -> dict[str, list[Tensor]]:
         """u²/s and ξ. With s = 1 the thermostat makes the mean of u² equal T by construction."""
