@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,19 +22,19 @@ import torch
 import langevin as lv
 from benchmarks import peers
 from benchmarks.speed_page import page, renewed
+from benchmarks.steps import measure_large, measure_numbers, measure_parts, measure_steps
 from benchmarks.timing import compare, median_time
 from benchmarks.workloads import CNN, CNN_64, RESNET, TIMED, TINY, WIDE, Workload, plain_sgd, sampler_step
-from langevin.core import random
 from langevin.core.batches import as_batches
-from langevin.inference.chains import OneChain, StackedChains
 from langevin.inference.environment import environment
+from langevin.inference.one_chain import OneChain
+from langevin.inference.stacked_chains import StackedChains
 from langevin.models import StridedCNN
 
 COMMITTED = Path(__file__).resolve().parent  # the directory of the committed results
 Say = Callable[[str], None]
 Row = dict[str, Any]
 _QUICK = ["SGLD", "pSGLD", "ATMC"]
-_FUSED = ("pSGLD", "SGNHT", "ATMC")  # whose updates torch.compile makes one pass of
 
 
 def run_speed(
@@ -50,9 +49,11 @@ def run_speed(
             row
             for count in threads
             for workload, names in _plan(quick)
-            for row in _steps(workload, names, count, 2.0 if quick else 20.0, quick, say)
+            for row in measure_steps(workload, names, count, 2.0 if quick else 20.0, quick, say)
         ],
-        "parts": lambda: _parts(say),
+        "numbers": lambda: measure_numbers(say),
+        "parts": lambda: measure_parts(say),
+        "large": lambda: measure_large(say),
         "kfac": lambda: [_kfac(workload, n, say) for workload in (TINY, WIDE, CNN, RESNET) for n in threads],
         "chains": lambda: [_chains(chains, n, say) for n in threads for chains in (1, 8, 32, 128)],
         "prediction": lambda: _prediction(say),
@@ -114,66 +115,7 @@ def _plan(quick: bool) -> list[tuple[Workload, list[str]]]:
     if quick:
         return [(TINY, _QUICK), (CNN_64, _QUICK)]
     every = [name for name in TIMED if name != "KSGLD"]  # it has a section of its own
-    return [(TINY, every), (WIDE, every), (CNN, every), (RESNET, every)]
-
-
-def _steps(workload: Workload, names: list[str], threads: int, seconds: float, quick: bool, say: Say) -> list[Row]:
-    """Every sampler with each kind of noise, and the peers, in alternation with plain SGD."""
-    torch.set_num_threads(threads)
-    kinds = ("gaussian",) if quick else ("gaussian", "rademacher")
-    contenders = {"SGD": plain_sgd(workload)}
-    for name in names:
-        for kind in kinds:
-            contenders[f"{name} {kind}"] = sampler_step(workload, TIMED[name], noise=kind)
-            if workload in (WIDE, CNN) and name in _FUSED and shutil.which("g++"):
-                contenders[f"{name}, compiled {kind}"] = sampler_step(workload, TIMED[name], compiled=True, noise=kind)
-    if not quick:
-        contenders |= {f"{name} gaussian": step for name, step in peers.torch_steps(workload).items()}
-    per_round = {TINY.key: 20, WIDE.key: 2}.get(workload.key, 1)
-    turns = {"steps_per_round": per_round, "warm_up": 2 if per_round > 1 else 1, "least": 5}
-    rows = []
-    for key, measured in compare(contenders, "SGD", seconds=seconds, **turns).items():
-        name, kind = key.rsplit(" ", 1)
-        rows.append({"model": workload.key, "method": name, "noise": kind, "threads": threads, **measured.as_dict()})
-        say(
-            f"{workload.label}, {threads} thread{'s' * (threads > 1)}: {name} ({kind}) {measured.ratio:.2f} × SGD "
-            f"[{measured.low:.2f}, {measured.high:.2f}], processor time {measured.processor:.2f}"
-        )
-    return rows
-
-
-def _parts(say: Say) -> list[Row]:
-    """What the parts of a step of the wide MLP cost, in steps of SGD, by processor time on one thread."""
-    posterior, (x, y) = WIDE.posterior(), WIDE.batch()
-    params = list(posterior.parameters())
-    count = sum(p.numel() for p in params)
-
-    def gradient(loss: Callable[..., Any]) -> Callable[[], None]:
-        def step() -> None:
-            for p in params:
-                p.grad = None
-            loss(x, y).backward()
-
-        return step
-
-    contenders: dict[str, Callable[[], Any]] = {
-        "SGD": plain_sgd(WIDE),
-        "gradient of the likelihood": gradient(posterior.data_loss),
-        "gradient of likelihood and prior": gradient(posterior.loss),
-        "normal deviates": partial(random.normal, count, seed=0, chain=0, step=0),
-        "random signs": partial(random.rademacher, count, seed=0, chain=0, step=0),
-    }
-    contenders["gradient of the likelihood"]()
-    for name in ("SGLD", *_FUSED):
-        for compiled in (False, True) if name in _FUSED and shutil.which("g++") else (False,):
-            sampler = TIMED[name](params, num_data=WIDE.num_data, seed=0, noise="rademacher")
-            if compiled:
-                sampler.compile()
-            contenders[f"update of {name}{', compiled' * compiled}, random signs included"] = sampler.step
-    measured = compare(contenders, "SGD", seconds=10.0, steps_per_round=2)
-    rows = [{"part": name, "share": _short(row.processor)} for name, row in measured.items()]
-    say(f"parts of a step of {WIDE.label}: {rows}")
-    return rows
+    return [(TINY, every), (WIDE, every), (CNN_64, every), (CNN, every), (RESNET, every)]
 
 
 def _kfac(workload: Workload, threads: int, say: Say) -> Row:
@@ -223,13 +165,13 @@ def _chains(count: int, threads: int, say: Say) -> Row:
         make = partial(lv.SGLD, lr=1e-6)
         group = kind(posterior, numbers, [start] * len(numbers), batches, make, None, seed=0, compiled=compiled)
         before = time.perf_counter()
-        group.backward()
+        group.backward(whole=False)
         if compiled:
             row["compile_seconds"] = _short(time.perf_counter() - before)
 
         def step(group: Any = group, again: int = count if kind is OneChain else 1) -> None:
             for _ in range(again):
-                group.backward()
+                group.backward(whole=False)
                 group.advance()
 
         steps[label] = step

@@ -83,11 +83,11 @@ RATES = {"SGLD": 1e-6, "pSGLD": 1e-8, "SGHMC": 1e-6, "SGNHT": 1e-6, "ATMC": 1e-6
 
 
 def _timed() -> dict[str, MakeSampler]:
-    """Every registered sampler with an option `noise`, but for NLD: its full Fisher is for small networks."""
+    """Every registered sampler that injects noise, but for NLD: its full Fisher is for small networks."""
     names = {
         name: sampler
         for name, sampler in lv.samplers.SAMPLERS.exports().items()
-        if "noise" in inspect.signature(sampler).parameters and name != "NLD"
+        if "temperature" in inspect.signature(sampler).parameters and name != "NLD"
     }
     order = [*(name for name in RATES if name in names), *(name for name in names if name not in RATES)]
     return {name: partial(names[name], lr=RATES.get(name, 1e-8)) for name in order}
@@ -109,17 +109,13 @@ def plain_sgd(workload: Workload) -> Callable[[], None]:
     return step
 
 
-def sampler_step(
-    workload: Workload, make: MakeSampler, *, compiled: bool = False, **options: Any
-) -> Callable[[], None]:
+def sampler_step(workload: Workload, make: MakeSampler, **options: Any) -> Callable[[], None]:
     """A step of a sampler in a loop of one's own."""
     posterior, (x, y) = workload.posterior(), workload.batch()
     sampler = make(posterior.parameters(), num_data=workload.num_data, seed=0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampler.bind(posterior, (x, y))
-    if compiled:
-        sampler.compile()
 
     def step() -> None:
         sampler.zero_grad()

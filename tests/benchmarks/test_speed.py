@@ -38,7 +38,7 @@ def test_contenders_take_turns_and_ratios_are_of_the_same_round(monkeypatch):
 
 @pytest.mark.parametrize("name", TIMED)
 def test_every_workload_step_runs(name):
-    step = sampler_step(TINY, TIMED[name], noise="rademacher")
+    step = sampler_step(TINY, TIMED[name])
     for _ in range(2):
         step()
     plain_sgd(TINY)()

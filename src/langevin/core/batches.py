@@ -141,8 +141,8 @@ class TensorBatches(Batches):
 
     def take(self, indices: Tensor) -> Batch:
         """The examples with these indices."""
-        indices = indices.to(self.device)
-        x, y = tree_map(lambda t: t[indices], (self.x, self.y))
+        flat = indices.to(self.device).reshape(-1)
+        x, y = tree_map(lambda t: t.index_select(0, flat).view(*indices.shape, *t.shape[1:]), (self.x, self.y))
         return x, y
 
 

@@ -109,15 +109,29 @@ class Posterior(Objective):
         """
         return self._with_prior(self.data_loss(x, y))
 
-    def forward(self, x: Any, y: Any) -> Tensor:
-        """The same in plain torch operations, for `torch.func` and `torch.compile`."""
-        return self.data_loss(x, y) - self.log_prior() / self.num_data
+    def forward(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
+        """The same in plain torch operations, for `torch.func` and `torch.compile`.
 
-    def data_loss(self, x: Any, y: Any) -> Tensor:
+        Without `gaussian_priors` it lacks their terms, which a compiled update adds (see `gaussian_decays`).
+        """
+        energy = self.data_loss(x, y, vectorised=True)
+        for owner, key, prior in self._terms if gaussian_priors else self._others:
+            energy = energy - sharding.whole(prior.log_prob(getattr(owner, key))) / self.num_data
+        return energy
+
+    def gaussian_decays(self) -> tuple[dict[str, float], float]:
+        """The decay c of each parameter with a Gaussian prior, whose term of the loss is ½ c Σθ²; and the constants."""
+        decays = {
+            name: 1 / (prior.std**2 * self.num_data) for name, prior in self.priors().items() if type(prior) is Gaussian
+        }
+        return decays, sum(self._constants.values()) / self.num_data
+
+    def data_loss(self, x: Any, y: Any, *, vectorised: bool = False) -> Tensor:
         """The data term of the loss: the mean negative log-likelihood, times its weight."""
         output = call(self.model, x)
         if type(self.likelihood) is Categorical:  # a subclass may override log_prob
-            mean = self.likelihood.mean_energy(output, y)
+            energy = self.likelihood.vectorised_mean_energy if vectorised else self.likelihood.mean_energy
+            mean = energy(output, y)
         else:
             log_likelihood = self.likelihood.log_prob(output, y)
             if log_likelihood.shape != (batch_size_of(y),):

@@ -1,4 +1,4 @@
-"""The chains that advance together: one, or several stacked along a leading axis of every parameter.
+"""The chains that advance together: one (`one_chain`), or several stacked along a leading axis (`stacked_chains`).
 
 Both are an objective with its stepper and its scheduler, and know how to be saved and restored chain by chain, so that
 a checkpoint does not depend on which of the two wrote it.
@@ -10,24 +10,22 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of, seed_everything, stack_batches
+from langevin.core import sharding
+from langevin.core.batches import Batch, Batches, batch_size_of, seed_everything
 from langevin.core.objective import Objective
-from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
 from langevin.inference.distributed import Replicas
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
+from langevin.kernels import updates
 from langevin.samplers import Sampler
 from langevin.storage.base import Checkpoint
 
@@ -80,15 +78,22 @@ class Chains(ABC):
             self.stepper.bind(objective, batches)
         self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
         self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
+        self._prior_constant = self._fuse_prior()  # None unless the update adds the gradient of the Gaussian priors
+        self._whole = True  # whether the last loss and gradient have all terms of the prior
         self._fresh = (  # for `reset`
             [{k: v for k, v in group.items() if k != "params"} for group in self.stepper.param_groups],
             copy.deepcopy(self.scheduler.state_dict()) if self.scheduler else None,
         )
         if compiled:
-            self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
+            self._compile()
 
-    def backward(self) -> list[float]:
-        """Gradients of the loss of this step into `params`; the loss of each chain."""
+    def backward(self, whole: bool = True) -> list[float]:
+        """Gradients of the loss of this step into `params`; the loss of each chain.
+
+        Unless `whole`, the terms of Gaussian priors are left to `advance`, if its update can add them; `prior_losses`
+        then says what they were.
+        """
+        self._whole = whole or self._prior_constant is None
         x, y = self._fetch()
         if self._stochastic:
             seed_everything(self.seed, self.numbers[0], self.step)
@@ -97,14 +102,22 @@ class Chains(ABC):
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
         for n, (share, piece) in enumerate(self._pieces(x, y), 1):
             with self._alone_until(n == self.grad_accumulation_steps):
-                with self._precision():
-                    losses = self._losses(*piece) * (share * self._weight)
-                losses.sum().backward()  # type: ignore[no-untyped-call]
-            total += losses.detach()
+                total += self._accumulate(*piece, share * self._weight)
         if self.replicas is not None:
             self._average_gradients()
             total = self.replicas.average(total)
         return [float(loss) for loss in total.tolist()]
+
+    def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
+        """Add the gradients of the loss, times its weight, to those of `params`; the weighted loss of each chain."""
+        with self._precision():
+            losses = self._losses(x, y) * weight
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        return losses.detach()
+
+    def _compile(self) -> None:
+        """Compile the loss."""
+        self._losses = torch.compile(self._losses, dynamic=False)  # type: ignore[method-assign]
 
     def check_replicas(self) -> None:
         """Raise unless all processes that move these chains have the same weights."""
@@ -117,12 +130,34 @@ class Chains(ABC):
 
     def advance(self) -> None:
         """One step of the stepper and of its schedule."""
+        if isinstance(self.stepper, Sampler) and self._prior_constant is not None:
+            self.stepper.fuse_prior({} if self._whole else self._decays)
         self.stepper.step()
         if not isinstance(self.stepper, Sampler) and self.nonfinite():  # a sampler looks by itself
             raise FloatingPointError(f"{type(self.stepper).__name__} diverged: a weight is no longer finite.")
         if self.scheduler is not None:
             self.scheduler.step()
         self.step += 1
+
+    def prior_losses(self) -> list[float]:
+        """What the last loss of each chain lacked, after `advance`."""
+        if self._whole or self._prior_constant is None:
+            return [0.0] * len(self.numbers)
+        assert isinstance(self.stepper, Sampler)
+        return [energy + self._prior_constant for energy in self.stepper.prior_energies]
+
+    def _fuse_prior(self) -> float | None:
+        """Find out whether the update can add the gradient of Gaussian priors; the constant terms of their energy."""
+        self._decays: dict[Tensor, float] = {}
+        if type(self.objective) is not Posterior or not isinstance(self.stepper, Sampler) or self.replicas is not None:
+            return None
+        if sharding.any_sharded(self.params) or not updates.enabled() or not all(p.is_cpu for p in self.params):
+            return None
+        if any(self.stepper.kernel(group, group["params"]) is None for group in self.stepper.param_groups):
+            return None
+        decays, constant = self.objective.gaussian_decays()
+        self._decays = {p: decays[name] for name, p in zip(self.names, self.params, strict=True) if name in decays}
+        return constant if self._decays else None
 
     def nonfinite(self) -> list[str]:
         """The names of the parameters that are not finite any more."""
@@ -277,89 +312,3 @@ class Chains(ABC):
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self.params[0].device.type, dtype=self._autocast)
-
-
-class OneChain(Chains):
-    """A single chain, on its own objective."""
-
-    stacked = False
-
-    def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
-        parameters = self.objective.trainable_parameters()
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(starts[0][name])
-            for name, buffer in self.buffers.items():
-                if name in starts[0]:
-                    buffer.copy_(starts[0][name])
-        return list(parameters.values())
-
-    def _fetch(self) -> tuple[Any, Any]:
-        chain = self.numbers[0]
-        batch = self.batches.fetch(chain, self.step) if self.replicas is None else self._part(chain)
-        x, y = tree_map(lambda t: t.to(self.params[0].device, non_blocking=True), batch)
-        return x, y
-
-    def _losses(self, x: Any, y: Any) -> Tensor:
-        loss: Tensor = self.objective.loss(x, y) if self.replicas is None else self._parallel(x, y)
-        return loss.reshape(1)
-
-    @cached_property
-    def _parallel(self) -> DistributedDataParallel:
-        """The objective, whose gradients are averaged while they are computed."""
-        assert self.replicas is not None
-        return DistributedDataParallel(self.objective, process_group=self.replicas.group)
-
-    def _alone_until(self, last: bool) -> AbstractContextManager[Any]:
-        if self.replicas is None or last:
-            return nullcontext()
-        without: AbstractContextManager[Any] = self._parallel.no_sync()
-        return without
-
-    def _average_gradients(self) -> None:
-        pass  # DistributedDataParallel has done so
-
-    def _slice(self, tensor: Tensor, index: int) -> Tensor:
-        return tensor
-
-    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        return tensors[0]
-
-
-class StackedChains(Chains):
-    """Several chains as one vectorised computation (`torch.func.vmap`); for element-wise samplers."""
-
-    stacked = True
-
-    def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
-        if self.buffers:
-            raise ValueError("running statistics can't be carried by stacked chains.")
-        if isinstance(self.batches, LoaderBatches):
-            raise ValueError("a DataLoader feeds one chain after another.")
-        names = internal_names(self.objective)
-        self._internal = [names[name] for name in self.names]
-        device = next(self.objective.parameters()).device
-        return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
-
-    def _fetch(self) -> tuple[Any, Any]:
-        if self.replicas is None:
-            batch = self.batches.fetch_stacked(self.numbers, self.step)
-        else:
-            batch = stack_batches([self._part(chain) for chain in self.numbers])
-        x, y = tree_map(lambda t: t.to(self.params[0].device), batch)
-        return x, y
-
-    def _average_gradients(self) -> None:
-        assert self.replicas is not None
-        self.replicas.average_gradients(self.params)
-
-    def _losses(self, x: Any, y: Any) -> Tensor:
-        weights = dict(zip(self._internal, self.params, strict=True))
-        losses: Tensor = vmap(lambda w, a, b: functional_call(self.objective, w, (a, b)))(weights, x, y)
-        return losses
-
-    def _slice(self, tensor: Tensor, index: int) -> Tensor:
-        return tensor[index]
-
-    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(tensors))

@@ -26,13 +26,14 @@ from tqdm.auto import tqdm
 from langevin.core.batches import Batches
 from langevin.core.objective import Objective
 from langevin.errors import DivergenceError, RunError
-from langevin.inference import distributed
+from langevin.inference import distributed, trial
 from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
-from langevin.inference.chains import Chains, OneChain, StackedChains, Weights
+from langevin.inference.chains import Chains, Weights
 from langevin.inference.interrupt import Interrupt
+from langevin.inference.one_chain import OneChain
 from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.stacked_chains import StackedChains
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
-from langevin.samplers import Sampler
 from langevin.storage.base import Checkpoint, SampleStore
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.files import dtype_of
@@ -89,42 +90,21 @@ class Engine:
             return [[chain] for chain in steps]
         return [[c for c, at in steps.items() if at == step] for step in sorted(set(steps.values()))]
 
-    def choose_mode(self, mode: str, starts: Sequence[Weights]) -> str:
-        """Set `settings.mode` and say why; chains that the trial has built are the ones that run."""
-        if mode not in ("auto", "vectorised", "sequential"):
-            raise ValueError(f'mode={mode!r}: choose "auto", "vectorised" or "sequential".')
+    def choose_mode(self, mode: str, starts: Sequence[Weights], compile: bool | None = False) -> str:
+        """Set `settings.mode` and `settings.compile` and say why; chains that a trial has built are those that run."""
         if self.place.alone:
-            chosen, why = self._try(mode, starts)
+            choice = trial.choose(self, mode, starts, compile)
         else:  # the first process tries its own chains, and tells the others
             mine = len(self.place.blocks(self.settings.chains)[0])
-            trial = replace(self, settings=replace(self.settings, chains=mine), place=distributed.ALONE, _built={})
-            chosen, why = self.place.first(lambda: trial._try(mode, starts))
-        self.settings = replace(self.settings, mode=chosen)
-        return why
+            alone = replace(self, settings=replace(self.settings, chains=mine), place=distributed.ALONE, _built={})
+            chosen, compiled, why = self.place.first(lambda: trial.choose(alone, mode, starts, compile))
+            choice = trial.Choice(chosen, compiled, why)
+        self.settings = replace(self.settings, mode=choice.mode, compile=choice.compiled)
+        return choice.why
 
-    def _try(self, mode: str, starts: Sequence[Weights]) -> tuple[str, str]:
-        chains = self.settings.chains
-        if chains == 1 or mode == "sequential":
-            return "sequential", ""
-        try:
-            if isinstance(self.probe, Sampler) and not self.probe.stackable:
-                raise ValueError(f"{type(self.probe).__name__} looks at whole layers.")
-            stacked = self.build(range(chains), starts[:chains], StackedChains)
-            together = _seconds_per_step(stacked)
-            stacked.reset(starts[:chains])
-        except (RuntimeError, ValueError) as error:
-            if mode == "vectorised":
-                raise ValueError(f'mode="vectorised" is not possible: {error} Write mode="sequential".') from error
-            return "sequential", str(error).splitlines()[0]
-        if mode == "auto":
-            apart = _seconds_per_step(self.build([0], starts[:1], OneChain)) * chains
-            why = f"a step of all chains takes {together:.1g} s vectorised and {apart:.1g} s one after another"
-            if apart <= together:
-                return "sequential", why
-        else:
-            why = "as requested"
-        self._built[tuple(range(chains))] = stacked
-        return "vectorised", why
+    def keep(self, chains: Chains) -> None:
+        """Chains at their starts, to be the ones that run."""
+        self._built[tuple(chains.numbers)] = chains
 
     # starting and continuing
 
@@ -199,7 +179,7 @@ class Engine:
         shown = 0.0
         try:
             while group.step < settings.steps:
-                losses = group.backward()
+                losses = group.backward(whole=settings.observes(group.step))
                 temperatures = _observe(store, group, means, settings, losses)
                 lr = group.lr()
                 complete = False
@@ -207,6 +187,9 @@ class Engine:
                     group.advance()
                 except FloatingPointError as error:
                     raise DivergenceError(f"{_divergence(group, store, 0, 'it diverged')} {error}") from None
+                for index, (mean, rest) in enumerate(zip(means, group.prior_losses(), strict=True)):
+                    mean.loss += rest
+                    losses[index] += rest
                 if group.step == settings.burn_in:
                     means[:] = [RunningMeans() for _ in means]  # the first sample's statistics are not those of burn-in
                     if settings.freeze:
@@ -355,14 +338,3 @@ def _progress_bar(total: int, progress: bool, place: distributed.Place) -> Any:
     interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
     hidden = not (progress and place.leads)
     return tqdm(total=total, unit="step", disable=hidden, mininterval=interval, delay=1.0, dynamic_ncols=True)
-
-
-def _seconds_per_step(group: Chains) -> float:
-    """The median time of a few steps, after two that are not counted."""
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        group.backward()
-        group.advance()
-        times.append(time.perf_counter() - start)
-    return sorted(times[2:])[2]

@@ -23,8 +23,9 @@ from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.core.statistics import Estimate, mean_and_error
 from langevin.diagnostics.curvature import largest_curvature
 from langevin.inference import checks
-from langevin.inference.chains import OneChain, Weights
+from langevin.inference.chains import Weights
 from langevin.inference.checks import preserve_rng_state
+from langevin.inference.one_chain import OneChain
 from langevin.inference.steppers import SamplerLike, sampler_factory
 from langevin.samplers import SGHMC, Sampler
 from langevin.samplers.thermostat import Thermostat

@@ -91,6 +91,11 @@ def resume(
         raise RunError(
             f"The run in {store.name} was recorded by a Recorder, or is a part of another run: it can't be resumed."
         )
+    if store.path is not None and manifest.get("format") != manifests.FORMAT:
+        raise RunError(
+            f"The run in {store.name} was written by an earlier version, whose random numbers were others: it can be "
+            f"read and predicted with, but not continued. Sample again, or start from its last samples: init=run."
+        )
     if isinstance(run, Run) and not run.is_whole:
         raise ValueError(
             f"A part of a run can't be resumed: given {len(run)} of {store.saved()} samples. Resume the whole run."

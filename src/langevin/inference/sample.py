@@ -50,7 +50,7 @@ def sample(
     freeze: bool = True,
     autocast: torch.dtype | None = None,
     grad_accumulation_steps: int = 1,
-    compile: bool = False,
+    compile: bool | None = None,
     callbacks: Callbacks = (),
     progress: bool = True,
     checkpoint_steps: int | None = None,
@@ -85,8 +85,8 @@ def sample(
         freeze: whether adaptive preconditioners stop adapting at the end of burn-in, so that the target is exact.
         autocast: compute the loss in this precision (`torch.bfloat16`).
         grad_accumulation_steps: compute each batch in so many parts, to save memory.
-        compile: compile the loss, and the update of samplers that gain by it, with `torch.compile` (it takes a C++
-            compiler and up to a minute, which is shown).
+        compile: compile the loss and its gradient with `torch.compile`, which takes a C++ compiler and some seconds. By
+            default vectorised chains are, if the run is long enough to pay for it and a trial finds it faster.
         callbacks: functions that get a `StepInfo` after every step.
         progress: show a progress bar.
         checkpoint_steps: write a checkpoint every so many steps.
@@ -120,7 +120,7 @@ def sample(
         freeze=freeze,
         grad_accumulation_steps=grad_accumulation_steps,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
-        compile=compile,
+        compile=bool(compile),
     )
     interval = CheckpointInterval(checkpoint_steps, checkpoint_seconds)
     if resume == "auto" and out is not None and place.first(partial(manifests.exists, Path(out))):
@@ -149,7 +149,7 @@ def sample(
     checks.check_data(posterior, batches, seed)
     starts = {chain: starting_weights(init, chain, posterior) for chain in range(chains)}
     with checks.preserve_rng_state():
-        why = engine.choose_mode(mode, list(starts.values()))
+        why = engine.choose_mode(mode, list(starts.values()), compile)
         manifest = make_manifest(
             engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
         )

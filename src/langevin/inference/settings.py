@@ -57,6 +57,10 @@ class RunSettings:
         """Whether the temperature is measured at this step."""
         return step >= self.burn_in and self._measures(step)
 
+    def observes(self, step: int) -> bool:
+        """Whether either happens at this step, for which it takes the gradient of all terms of the loss."""
+        return self.averages(step) or self.measures_temperature(step)
+
     def _measures(self, step: int) -> bool:
         return self.measure_temperature and step % min(10, self.thin) == 0  # it costs a pass over the weights
 

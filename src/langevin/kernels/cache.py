@@ -59,7 +59,8 @@ def jit(function: Callable[..., Any]) -> Any:
     Without `fastmath`: it would optimize `isfinite` away, and bits would differ between machines.
     """
     import numba
-    from numba.core import config
+
+    config: Any = numba.config
 
     where = directory()
     before, config.CACHE_DIR = config.CACHE_DIR, str(where or "")

@@ -74,8 +74,8 @@ def _turn64(low, high):
 
 
 @jit
-def _fill_words(words, base, c1, c2, c3, k0, k1):
-    for i in range(COUNTERS):
+def _fill_words(words, count, base, c1, c2, c3, k0, k1):
+    for i in range(count):
         a, b, c, d = philox(uint32(base + uint32(i)), c1, c2, c3, k0, k1)
         words[i] = a
         words[COUNTERS + i] = b
@@ -84,46 +84,55 @@ def _fill_words(words, base, c1, c2, c3, k0, k1):
 
 
 @jit
-def _fill32(z, words):
-    for i in range(COUNTERS):
-        first, second = _radius32(words[i]), _radius32(words[2 * COUNTERS + i])
+def _fill32(z, words, count, needed):
+    for i in range(count):
+        r = _radius32(words[i])
         up, across = _turn32(words[COUNTERS + i])
-        z[i] = first * up
-        z[COUNTERS + i] = first * across
-        up, across = _turn32(words[3 * COUNTERS + i])
-        z[2 * COUNTERS + i] = second * up
-        z[3 * COUNTERS + i] = second * across
+        z[i] = r * up
+        z[COUNTERS + i] = r * across
+    if needed > 2 * COUNTERS:
+        for i in range(count):
+            r = _radius32(words[2 * COUNTERS + i])
+            up, across = _turn32(words[3 * COUNTERS + i])
+            z[2 * COUNTERS + i] = r * up
+            z[3 * COUNTERS + i] = r * across
 
 
 @jit
-def _fill64(z, words):
-    for i in range(COUNTERS):
+def _fill64(z, words, count, needed):
+    for i in range(count):
         r = _radius64(words[i], words[COUNTERS + i])
         up, across = _turn64(words[2 * COUNTERS + i], words[3 * COUNTERS + i])
         z[i] = r * up
         z[COUNTERS + i] = r * across
 
 
-def _fill(z: Any, words: Any) -> Any:
+def _fill(z: Any, words: Any, count: Any, needed: Any) -> Any:
     """A span of normals from its words."""
 
 
 @overload(_fill)
-def _fill_either(z, words):
-    return (lambda z, words: _fill32(z, words)) if z.dtype == types.float32 else (lambda z, words: _fill64(z, words))
+def _fill_either(z, words, count, needed):
+    if z.dtype == types.float32:
+        return lambda z, words, count, needed: _fill32(z, words, count, needed)
+    return lambda z, words, count, needed: _fill64(z, words, count, needed)
 
 
 @jit
-def fill_span(z, words, number, chain, where):
-    """Fill z with span `number` of the stream: 2,048 normals in float32, 1,024 in float64. where = seed, step, stream.
+def fill_span(z, words, needed, number, chain, where):
+    """Fill z with the first `needed` numbers, or more, of span `number` of the stream; where = seed, step, stream.
+
+    A span is 2,048 normals in float32 and 1,024 in float64.
 
     `words` is a buffer: two loops, whose data stay in the cache, are faster than one that runs out of registers.
     """
     block = uint64(number) * uint64(COUNTERS)
     seed, step, stream = where[0], where[1], where[2]
     c1 = uint32(block >> uint64(32)) | uint32(stream << uint64(8)) | uint32((step >> uint64(32)) << uint64(16))
-    _fill_words(words, uint32(block), uint32(c1), uint32(step), uint32(chain), uint32(seed), uint32(seed >> uint64(32)))
-    _fill(z, words)
+    k0, k1 = uint32(seed), uint32(seed >> uint64(32))
+    count = min(needed, COUNTERS)  # of a small network, less than the first lane
+    _fill_words(words, count, uint32(block), uint32(c1), uint32(step), uint32(chain), k0, k1)
+    _fill(z, words, count, needed)
 
 
 @jit
@@ -136,9 +145,9 @@ def normals(out, start, chain, where):
         number, offset = (start + done) // span, (start + done) % span
         some = min(span - offset, count - done)
         if some == span:
-            fill_span(out[done : done + span], words, number, chain, where)
+            fill_span(out[done : done + span], words, span, number, chain, where)
         else:
-            fill_span(z, words, number, chain, where)
+            fill_span(z, words, offset + some, number, chain, where)
             out[done : done + some] = z[offset : offset + some]
         done += some
 

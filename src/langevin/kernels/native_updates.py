@@ -1,10 +1,10 @@
 """Whole updates in one pass over memory: the noise is drawn into a buffer that stays in the cache, and used there.
 
 An update gets a table with a row for every tensor of every chain: NUM_WEIGHTS, CHAIN (its number), ROW (its index), the
-POSITION of its first weight in the noise stream, BEGIN (where it starts if all rows are laid end to end), and the
-addresses of θ, the gradient and up to two tensors of state. Each function below is the equation of one method for a
-stretch of weights; `g + decay · θ` is the gradient with that of a Gaussian prior. They are the same as the methods'
-`update` in torch operations, to rounding, and tested against them.
+POSITION of its first weight in the noise stream, BEGIN (where it starts if all rows are laid end to end), LAST (the
+position after the last weight of its chain), and the addresses of θ, the gradient and up to two tensors of state. Each
+function below is the equation of one method for a stretch of weights; `g + decay · θ` is the gradient with that of a
+Gaussian prior. They are the same as the methods' `update` in torch operations, to rounding, and tested against them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from langevin.kernels.cache import jit
 from langevin.kernels.native_math import expm1, pointer, rsqrt
 from langevin.kernels.native_normals import COUNTERS, fill_span
 
-NUM_WEIGHTS, CHAIN, ROW, POSITION, BEGIN, THETA, GRADIENT, FIRST_STATE, SECOND_STATE = range(9)
-COLUMNS = 9
+NUM_WEIGHTS, CHAIN, ROW, POSITION, BEGIN, LAST, THETA, GRADIENT, FIRST_STATE, SECOND_STATE = range(10)
 
 
 @njit(nogil=True, error_model="numpy", fastmath={"reassoc"})
@@ -50,7 +49,8 @@ def _drive(piece, table, decays, start, stop, settings, chain_where, noisy, ener
             number, offset = (position + i) // span, (position + i) % span
             some = min(span - offset, end - i)
             if noisy and (number != known_span or chain != known_chain):
-                fill_span(z, words, number, chain, chain_where)
+                needed = min(table[row, LAST] - number * span, span)
+                fill_span(z, words, needed, number, chain, chain_where)
                 known_chain, known_span = chain, number
             j = i + some
             if decay != 0:

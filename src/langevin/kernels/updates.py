@@ -22,7 +22,7 @@ from langevin.kernels.cache import announced
 from langevin.kernels.threads import each_piece
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
-_THETA = 5  # the first column of addresses, see `native_updates`
+_THETA = 6  # the first column of addresses, see `native_updates`
 _enabled = os.environ.get("LANGEVIN_KERNELS", "1") != "0"
 _compiled: set[tuple[str, torch.dtype]] = set()
 
@@ -65,7 +65,7 @@ class Table:
         self.dtype = params[0].dtype
         sizes = np.array([p.numel() // len(chains) for p in params], np.int64)
         rows = len(chains) * len(params)
-        self._table = np.zeros((rows, 9), np.int64)
+        self._table = np.zeros((rows, _THETA + 4), np.int64)
         self._tensor = np.tile(np.arange(len(params)), len(chains))  # the parameter of each row
         row = np.repeat(np.arange(len(chains)), len(params))
         self._table[:, 0] = sizes[self._tensor]
@@ -73,6 +73,7 @@ class Table:
         self._table[:, 2] = row
         self._table[:, 3] = np.array(positions, np.int64)[self._tensor]
         self._table[:, 4] = np.cumsum(self._table[:, 0]) - self._table[:, 0]
+        self._table[:, 5] = max(int(p) + int(s) for p, s in zip(positions, sizes, strict=True))
         self._shift = (row * self._table[:, 0] * params[0].element_size())[:, None]
         self._decays = np.zeros(rows)
         self.total, self.chains = int(self._table[:, 0].sum()), len(chains)
@@ -119,12 +120,6 @@ class Table:
         return sum(energies[start] for start in sorted(energies))  # in order: sums do not depend on the threads
 
 
-def applies(parameter: Tensor, gradient: Tensor) -> bool:
-    """Whether a compiled update can take this parameter; its state is allocated like it."""
-    return (
-        parameter.is_cpu
-        and parameter.dtype in _NUMPY
-        and gradient.dtype == parameter.dtype
-        and parameter.is_contiguous()
-        and gradient.is_contiguous()
-    )
+def applies(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a compiled update in this precision can take a parameter, a gradient or a state."""
+    return tensor.is_cpu and tensor.dtype == dtype and dtype in _NUMPY and tensor.is_contiguous()

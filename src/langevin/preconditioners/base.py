@@ -120,9 +120,9 @@ class Identity(Preconditioner):
         """η."""
         return normals
 
-    def kernel(self, state: State, group: Group, params: list[Tensor], *, rate: float, spread: float) -> Kernel:
-        """θ ← θ − rate g + spread η."""
-        return Kernel("langevin", (rate, spread))
+    def kernel(self, state: State, group: Group, params: list[Tensor], *, rate: float, spread: float) -> Kernel | None:
+        """θ ← θ − rate g + spread η. Without noise, torch operations: those of SGD, bit for bit."""
+        return Kernel("langevin", (rate, spread)) if spread > 0 else None
 
     def stability_limit(self, curvature: float, group: Group) -> float:
         """2/λ, where 1 − ελ reaches −1."""

@@ -54,25 +54,24 @@ class Layout:
         decays: Mapping[Tensor, float],
     ) -> tuple[list[Tensor], list[float]]:
         """Update the parameters that the kernel can take; returns the others, and ½ Σ decay θ² of each chain."""
-        grads = [sharding.local(p.grad) for p in params]
-        locals_ = sharding.locals_of(list(params))
-        taken = [i for i, (p, g) in enumerate(zip(locals_, grads, strict=True)) if updates.applies(p, g)]
-        taken = [i for i in taken if locals_[i].dtype == locals_[taken[0]].dtype]
-        states = [[sharding.local(state[params[i]][name]) for i in taken] for name in kernel.state]
-        if not all(t.is_contiguous() and t.dtype == locals_[taken[0]].dtype for each in states for t in each):
-            taken = []
-        if not taken:
-            return list(params), []
-        key = tuple(id(params[i]) for i in taken)
+        dtype = params[0].dtype
+        roles = [params, [p.grad for p in params], *([state[p][name] for p in params] for name in kernel.state)]
+        tensors = [list(map(sharding.local, each)) for each in roles] if self.sharded else roles
+        fits = [all(updates.applies(t, dtype) for t in each) for each in zip(*tensors, strict=True)]
+        left = [p for p, fit in zip(params, fits, strict=True) if not fit]
+        if left:
+            params = [p for p, fit in zip(params, fits, strict=True) if fit]
+            tensors = [[t for t, fit in zip(each, fits, strict=True) if fit] for each in tensors]
+        if not params:
+            return left, []
+        key = tuple(map(id, params))
         if key not in self._tables:
-            positions = [self._positions[params[i]] for i in taken]
-            self._tables[key] = Table([locals_[i] for i in taken], positions, self.chains)
+            self._tables[key] = Table(tensors[0], [self._positions[p] for p in params], self.chains)
         energies = self._tables[key].run(
             kernel,
-            [[locals_[i] for i in taken], [grads[i] for i in taken], *states],
+            tensors,
             (group["seed"], group["step"], random.Stream.INJECTED),
             noisy=group.get("temperature", 0.0) > 0,
-            decays=[decays.get(params[i], 0.0) for i in taken] if decays else None,
+            decays=[decays.get(p, 0.0) for p in params] if decays else None,
         )
-        left = [] if len(taken) == len(params) else [p for i, p in enumerate(params) if i not in set(taken)]
         return left, energies.tolist()

@@ -14,7 +14,8 @@ from typing import Any
 from langevin.errors import RunError
 from langevin.storage.files import dtype_of, parse
 
-FORMAT = 3
+FORMAT = 4
+READABLE = (3, FORMAT)  # format 3 has the same files, but another random stream
 _NAME = "manifest.json"
 _LARGEST = 64 << 20  # bytes; a network of ten thousand tensors needs one
 _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are there
@@ -69,7 +70,7 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
         raise RunError(f"{place} can't be read: {error}.") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("tensors"), dict):
         raise RunError(f"{place} is not the manifest of a run.")
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in READABLE:
         environment = manifest.get("environment")
         writer = environment.get("langevin", "?") if isinstance(environment, dict) else "?"
         raise RunError(

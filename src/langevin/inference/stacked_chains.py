@@ -1,0 +1,80 @@
+"""Several chains as one vectorised computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_map
+
+from langevin.core.batches import LoaderBatches, stack_batches
+from langevin.core.parameters import internal_names
+from langevin.inference.chains import Chains, Weights
+
+
+class StackedChains(Chains):
+    """Several chains as one vectorised computation (`torch.func.vmap`); for element-wise samplers."""
+
+    stacked = True
+    _compiled: Callable[..., Any] | None = None
+
+    def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
+        if self.buffers:
+            raise ValueError("running statistics can't be carried by stacked chains.")
+        if isinstance(self.batches, LoaderBatches):
+            raise ValueError("a DataLoader feeds one chain after another.")
+        names = internal_names(self.objective)
+        self._internal = [names[name] for name in self.names]
+        device = next(self.objective.parameters()).device
+        return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
+
+    def _fetch(self) -> tuple[Any, Any]:
+        if self.replicas is None:
+            batch = self.batches.fetch_stacked(self.numbers, self.step)
+        else:
+            batch = stack_batches([self._part(chain) for chain in self.numbers])
+        x, y = tree_map(lambda t: t.to(self.params[0].device), batch)
+        return x, y
+
+    def _average_gradients(self) -> None:
+        assert self.replicas is not None
+        self.replicas.average_gradients(self.params)
+
+    def _loss(self, weights: dict[str, Tensor], x: Any, y: Any, whole: bool) -> Tensor:
+        """The loss of one chain."""
+        options = {} if whole else {"gaussian_priors": False}
+        loss: Tensor = functional_call(self.objective, weights, (x, y), options)
+        return loss
+
+    def _losses(self, x: Any, y: Any) -> Tensor:
+        weights = dict(zip(self._internal, self.params, strict=True))
+        losses: Tensor = vmap(self._loss, in_dims=(0, 0, 0, None))(weights, x, y, self._whole)
+        return losses
+
+    def _compile(self) -> None:
+        """Compile loss and gradient together: apart, the compiled backward pass is slower than none."""
+        if self._autocast is not None:
+            raise ValueError("stacked chains can't be compiled with autocast; leave out compile=True.")
+        one = grad_and_value(self._loss)
+        every = vmap(one, in_dims=(0, 0, 0, None))
+        self._compiled = torch.compile(every, dynamic=False)
+
+    def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
+        if self._compiled is None:
+            return super()._accumulate(x, y, weight)
+        weights = {name: p.detach() for name, p in zip(self._internal, self.params, strict=True)}
+        gradients, losses = self._compiled(weights, x, y, self._whole)
+        for p, g in zip(self.params, (gradients[name] for name in self._internal), strict=True):
+            scaled = g if weight == 1 else g * weight
+            p.grad = scaled.contiguous() if p.grad is None else p.grad + scaled
+        weighted: Tensor = losses * weight
+        return weighted
+
+    def _slice(self, tensor: Tensor, index: int) -> Tensor:
+        return tensor[index]
+
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(tensors))

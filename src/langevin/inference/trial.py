@@ -1,0 +1,98 @@
+"""A short trial: whether chains are faster vectorised or one after another, and whether it pays to compile them.
+
+What it decides goes into the manifest, so that a resumed run does the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tqdm.auto import tqdm
+
+from langevin.inference.chains import Chains, Weights
+from langevin.inference.one_chain import OneChain
+from langevin.inference.stacked_chains import StackedChains
+from langevin.samplers import Sampler
+
+if TYPE_CHECKING:
+    from langevin.inference.engine import Engine
+
+_WORTH_COMPILING = 60.0  # seconds that a run would take, above which it pays to try
+
+
+class Choice(NamedTuple):
+    """How chains are computed, and why."""
+
+    mode: str  # "vectorised" or "sequential"
+    compiled: bool
+    why: str
+
+
+def choose(engine: Engine, mode: str, starts: Sequence[Weights], compile: bool | None) -> Choice:
+    """The choice for an engine; vectorised chains that were built are kept there.
+
+    `compile=None`: vectorised chains are compiled if the run is long enough to pay for it, and if it is faster.
+    """
+    if mode not in ("auto", "vectorised", "sequential"):
+        raise ValueError(f'mode={mode!r}: choose "auto", "vectorised" or "sequential".')
+    chains = engine.settings.chains
+    if chains == 1 or mode == "sequential":
+        return Choice("sequential", bool(compile), "")
+    try:
+        if isinstance(engine.probe, Sampler) and not engine.probe.stackable:
+            raise ValueError(f"{type(engine.probe).__name__} looks at whole layers.")
+        stacked = engine.build(range(chains), starts[:chains], StackedChains)
+        together = _seconds_per_step(stacked)
+        stacked.reset(starts[:chains])
+    except (RuntimeError, ValueError) as error:
+        if mode == "vectorised":
+            raise ValueError(f'mode="vectorised" is not possible: {error} Write mode="sequential".') from error
+        return Choice("sequential", bool(compile), str(error).splitlines()[0])
+    if mode == "auto":
+        apart = _seconds_per_step(engine.build([0], starts[:1], OneChain)) * chains
+        why = f"a step of all chains takes {together:.1g} s vectorised and {apart:.1g} s one after another"
+        if apart <= together:
+            return Choice("sequential", bool(compile), why)
+    else:
+        why = "as requested"
+    compiled = _compiled(engine, starts[:chains], together) if compile is None else None
+    if compiled is not None:
+        stacked, faster = compiled
+        why += f"; compiled it takes {faster:.1g} s"
+    engine.keep(stacked)
+    return Choice("vectorised", compiled is not None or bool(compile), why)
+
+
+def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tuple[Chains, float] | None:
+    """Compiled chains and the time of their step, if the run is long, a compiler exists and they are faster."""
+    settings = engine.settings
+    if together * settings.steps < _WORTH_COMPILING or settings.autocast is not None:
+        return None
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        return None
+    try:
+        compiling = replace(engine, settings=replace(settings, compile=True), _built={})
+        chains = compiling.build(range(settings.chains), starts, StackedChains)
+        faster = _seconds_per_step(chains)
+    except Exception as error:  # whatever stops a compiler, the run goes on without it
+        tqdm.write(f"Not compiled: {str(error).splitlines()[0]}", sys.stderr)
+        return None
+    chains.reset(starts)
+    return (chains, faster) if faster < 0.95 * together else None
+
+
+def _seconds_per_step(group: Chains) -> float:
+    """The median time of a few steps, after two that are not counted."""
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        group.backward(whole=False)
+        group.advance()
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[2]
