@@ -72,7 +72,7 @@ class ClassAccumulator:
     def add(self, parts: list[Tensor]) -> None:
         """Add the probabilities of some samples, (samples, inputs, classes), as a list over batches of inputs."""
         self.dtype = parts[0].dtype
-        probs = torch.cat(parts, 1)
+        probs = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         self.total = self.total.to(probs.device) + probs.sum(0, dtype=torch.float64)
         p = probs.double()  # in the precision of the mean's, so that one sample has no epistemic part
         self.entropies = self.entropies.to(probs.device) - p.clamp_min(_TINY).log_().mul_(p).sum(2).sum(0)

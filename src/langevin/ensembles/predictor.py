@@ -54,6 +54,8 @@ class Predictor:
         self._names = internal_names(module)
         self._local = threading.local()
         self._works_with_vmap: bool | None = None
+        self._size = sum(p.numel() for p in module.parameters())
+        self._convolves = any(isinstance(each, _ConvNd) for each in module.modules())
 
     @property
     def model(self) -> nn.Module:
@@ -102,8 +104,7 @@ class Predictor:
 
     def batch_of_samples(self, x: Any) -> int:
         """The number of samples to read at a time for these inputs."""
-        size = sum(p.numel() for p in self._module.parameters()) + batch_size_of(x)
-        return max(1, min(128, _TOGETHER // size))
+        return max(1, min(128, _TOGETHER // (self._size + batch_size_of(x))))
 
     def accumulator(self, samples: bool) -> Accumulator:
         """The accumulator of predictions; with `samples` it also stores those of each sample."""
@@ -157,11 +158,7 @@ class Predictor:
 
     def _can_vectorise(self, x: Any) -> bool:
         """True for a small network without convolutions and few inputs, where calls cost more than arithmetic."""
-        if (
-            batch_size_of(x) > _FEW
-            or sum(p.numel() for p in self._module.parameters()) > _SMALL
-            or any(isinstance(module, _ConvNd) for module in self._module.modules())
-        ):
+        if batch_size_of(x) > _FEW or self._size > _SMALL or self._convolves:
             return False
         if self._works_with_vmap is None:
             try:
