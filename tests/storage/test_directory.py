@@ -14,6 +14,7 @@ import langevin as lv
 from langevin.inference import checks
 from langevin.inference.settings import RunSettings
 from langevin.storage import directory, files
+from langevin.storage import manifest as manifests
 from langevin.storage.base import Checkpoint
 from langevin.storage.directory import DirectoryStore
 from tests.helpers import samples_of, toy_data, toy_model, toy_posterior
@@ -128,8 +129,19 @@ def test_another_format_is_refused_by_name(run):
     file = run.path / "manifest.json"
     saved = json.loads(file.read_text())
     file.write_text(json.dumps({**saved, "format": 99}))
-    with pytest.raises(lv.RunError, match=r"format 99 by langevin .* this version reads format 3"):
+    with pytest.raises(lv.RunError, match=r"format 99 by langevin .* this version reads the formats 3 and 4"):
         lv.load(run.path, toy_model())
+
+
+def test_a_run_with_the_former_random_numbers_is_read_but_not_continued(run):
+    before = run.predict(toy_data()[0]).probs
+    saved = {**manifests.read(run.path), "format": 3}
+    (run.path / "manifest.json").write_bytes(manifests.text(saved))
+    assert torch.equal(lv.load(run.path, toy_model()).predict(toy_data()[0]).probs, before)
+    with pytest.raises(lv.RunError, match="whose random numbers were others: it can be read and predicted with"):
+        lv.resume(run.path, toy_posterior(), toy_data(), steps=60, progress=False)
+    again = draw(toy_posterior(), toy_data(), lv.SGLD, lr=1e-2, steps=5, init=lv.load(run.path, toy_model()), chains=2)
+    assert len(again) > 0
 
 
 def test_a_corrupted_checkpoint_is_named(run):

@@ -74,8 +74,8 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
         environment = manifest.get("environment")
         writer = environment.get("langevin", "?") if isinstance(environment, dict) else "?"
         raise RunError(
-            f"{path} was written in format {manifest.get('format')!r} by langevin {writer}; this version reads format "
-            f"{FORMAT}. Open it with the version that wrote it."
+            f"{path} was written in format {manifest.get('format')!r} by langevin {writer}; this version reads the "
+            f"formats {' and '.join(map(str, READABLE))}. Open it with the version that wrote it."
         )
     checksum = manifest.pop("sha256", None)
     if checksum != _checksum(manifest) and not edited:
