@@ -140,6 +140,14 @@ def add_ratios(x: list[Tensor], y: list[Tensor], z: list[Tensor] | tuple[Tensor,
         torch._foreach_addcdiv_(x, y, z, value=scale)
 
 
+def add_products(x: list[Tensor], y: list[Tensor], z: list[Tensor], scale: float | Tensor) -> None:
+    """x ← x + scale · y·z of lists, likewise."""
+    if isinstance(scale, Tensor):
+        torch._foreach_add_(x, [a * b * scale for a, b in zip(y, z, strict=True)])
+    else:
+        torch._foreach_addcmul_(x, y, z, value=scale)
+
+
 def _alike(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device
 

@@ -1,4 +1,4 @@
-"""The diagonal of RMSprop: A = diag(1/(λ + √V)), V ← αV + (1−α) g⊙g before use, from V = 0."""
+"""The diagonal of RMSprop: A = diag(1/(λ + √V)), V the bias-corrected moving average of g⊙g, updated before use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from langevin.core import sharding
-from langevin.kernels.blocks import Blocks, add_ratios
-from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
+from langevin.kernels.blocks import Blocks, add_products, add_ratios
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
 
 
 @PRECONDITIONERS.register
@@ -20,22 +20,37 @@ class RMSprop(Preconditioner):
         alpha: weight of the previous V in its moving average.
         eps: λ, which bounds A by 1/λ.
         noise_power: the noise is A to this power times η; only 0.5 samples the posterior.
+        warmup: steps in which lr rises from 0, while V is learnt; 0 for none.
     """
 
     elementwise = True
 
-    def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5) -> None:
-        self.alpha, self.eps, self.noise_power = alpha, eps, noise_power
+    def __init__(self, alpha: float = 0.99, eps: float = 1e-5, *, noise_power: float = 0.5, warmup: int = 50) -> None:
+        self.alpha, self.eps, self.noise_power, self.warmup = alpha, eps, noise_power, warmup
         self._blocks = Blocks()
-        checked(self, alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"), eps=(eps, eps > 0, "positive: 1e-5"))
+        checked(
+            self,
+            alpha=(alpha, 0 <= alpha < 1, "in [0, 1), such as 0.99"),
+            eps=(eps, eps > 0, "positive: 1e-5"),
+            warmup=(warmup, warmup >= 0, "0 or more, such as 50"),
+        )
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
-        """V ← αV + (1−α) g⊙g."""
+        """V ← V + w (g⊙g − V), w = (1−α)/(1−αⁿ) in the n-th update."""
         for p in params:
             if "square" not in state[p]:
-                state[p]["square"] = torch.zeros_like(p)
-        squares = [state[p]["square"] for p in params]
-        self._blocks.each_list(_average, [sharding.locals_of(squares)], [sharding.locals_of(grads)], self)
+                state[p].update(square=torch.zeros_like(p), updates=0)
+            state[p]["updates"] += 1
+        for count in sorted({state[p]["updates"] for p in params}):  # one, unless some had no gradient at first
+            members = [i for i, p in enumerate(params) if state[p]["updates"] == count]
+            squares = sharding.locals_of([state[params[i]]["square"] for i in members])
+            read = sharding.locals_of([grads[i] for i in members])
+            self._blocks.each_list(_average, [squares], [read], new_weight(self.alpha, count))
+
+    def pace(self, state: State, params: list[Tensor]) -> float:
+        """n/warmup in the n-th step, at most 1."""
+        updates = [state[p]["updates"] for p in params if p in state]
+        return min(1.0, min(updates, default=0) / self.warmup) if self.warmup else 1.0
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """g/(λ + √V)."""
@@ -71,9 +86,9 @@ class RMSprop(Preconditioner):
         self._blocks.compile()
 
 
-def _average(a: RMSprop, square: list[Tensor], g: list[Tensor]) -> None:
-    torch._foreach_mul_(square, a.alpha)
-    torch._foreach_addcmul_(square, g, g, value=1 - a.alpha)
+def _average(weight: float | Tensor, square: list[Tensor], g: list[Tensor]) -> None:
+    torch._foreach_mul_(square, 1 - weight)
+    add_products(square, g, g, weight)
 
 
 def _step(
