@@ -126,7 +126,8 @@ def test_the_noise_depends_on_seed_chain_and_temperature(name):
 def test_at_zero_temperature_it_equals_its_torch_optimizer(name):
     sampler_class = SAMPLERS[name]
     ours, theirs = parameters(torch.float64), parameters(torch.float64)
-    sampler = make(sampler_class, ours, lr=0.02, temperature=0.0)
+    options = {"warmup": 0} if "warmup" in inspect.signature(sampler_class).parameters else {}
+    sampler = make(sampler_class, ours, lr=0.02, temperature=0.0, **options)
     optimizer = sampler_class.optimizer_at_zero(theirs, sampler.param_groups[0])
     for _ in range(50):
         quadratic(ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import langevin as lv
 from langevin.core import random
+from langevin.preconditioners.fisher import _cholesky
 from tests.preconditioners.common import data, matrix, network, run_and_resume, step
 
 
@@ -183,7 +185,8 @@ def test_moving_average_and_interval():
     fresh = fisher_of(alone)
     step(sampler, posterior, x, y)
     keep = 0.95**2
-    torch.testing.assert_close(known["fisher"], keep * first + (1 - keep) * fresh, rtol=1e-9, atol=1e-12)
+    expected = (keep * first + fresh) / (keep + 1)  # bias-corrected
+    torch.testing.assert_close(known["fisher"], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_freezing_has_no_effect_on_jeffreys():
@@ -252,3 +255,16 @@ def test_it_needs_data_one_parameter_group_and_a_supported_likelihood():
         step(sampler, sampled, x, torch.zeros(24, 1))
     sampler = bound(sampled, x, torch.zeros(24, 1), kind="mc")
     step(sampler, sampled, x, torch.zeros(24, 1))
+
+
+def test_a_fisher_that_rounding_made_indefinite_is_factored_all_the_same():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64)).Q
+    values = torch.tensor([1e5, 10, 5, 3, 2, 1, 1, -0.01], dtype=torch.float64)
+    fisher = (vectors * values @ vectors.T).float()
+    lower = _cholesky(fisher, 1e-3).double()
+    expected = vectors * (values.clamp_min(0) + 1e-3) @ vectors.T
+    torch.testing.assert_close(lower @ lower.T, expected, rtol=0, atol=0.05)  # 1e-7 of 1e5 is 0.01
+    assert torch.equal(lower, lower.tril())
+    with pytest.raises(FloatingPointError, match="not finite"):
+        _cholesky(fisher * math.inf, 1e-3)

@@ -157,7 +157,7 @@ def test_preconditioning_only_the_noise_is_sgd_at_zero_temperature():
     step(reference, both, x, y)
     torch.testing.assert_close(matrix(sampler, "noise"), matrix(reference, "drift"), rtol=1e-8, atol=1e-10)
 
-    cold = lv.KSGLD(posterior.parameters(), 0.1, num_data=24, precondition="noise", temperature=0.0)
+    cold = lv.KSGLD(posterior.parameters(), 0.1, num_data=24, precondition="noise", temperature=0.0, warmup=0)
     cold.bind(posterior)
     twin = copy.deepcopy(posterior)
     plain = torch.optim.SGD(twin.parameters(), lr=0.1)
@@ -180,6 +180,7 @@ def test_moving_averages_start_from_the_first_batch_and_are_updated_at_their_int
         average=0.75,
         factor_interval=2,
         inverse_interval=4,
+        warmup=0,
     )
     known = sampler.state[model[0].weight]
     halves = [torch.arange(12), torch.arange(12, 24)]
@@ -189,8 +190,8 @@ def test_moving_averages_start_from_the_first_batch_and_are_updated_at_their_int
     for t, half in enumerate([0, 1, 1, 0, 0]):
         step(sampler, posterior, x, y, halves[half])
         inverses.append(known["input_lower"].clone())
-        expected = first if t < 2 else 0.75 * first + 0.25 * second
-        expected = expected if t < 4 else 0.75 * expected + 0.25 * first
+        expected = first if t < 2 else (0.75 * first + second) / (0.75 + 1)  # bias-corrected
+        expected = expected if t < 4 else (0.75**2 * first + 0.75 * second + first) / (0.75**2 + 0.75 + 1)
         torch.testing.assert_close(known["input_factor"], expected, rtol=1e-10, atol=1e-12)
     assert all(torch.equal(inverses[0], inverse) for inverse in inverses[1:4])
     assert not torch.equal(inverses[0], inverses[4])

@@ -31,7 +31,7 @@ def regression():
 
 
 SETTINGS = {
-    "ksgld": {"lr": 0.04, "damping": 1e-2},
+    "ksgld": {"lr": 0.04, "damping": 1e-2, "warmup": 20},
     "bnpsgld": {"lr": 0.04},
     "nld": {"lr": 0.04, "target": "as-printed", "damping": 1e-2},
 }
@@ -55,7 +55,7 @@ def test_stationary_distribution_once_frozen(name, temperature):
         sampler.zero_grad()
         posterior.loss(x, y).backward()
         sampler.step()
-        if t == 20:
+        if t == 22:
             sampler.freeze()
         if t >= burn_in:
             theta = torch.cat([model.weight, model.bias[:, None]], dim=1).detach() - mean.T
@@ -66,18 +66,19 @@ def test_stationary_distribution_once_frozen(name, temperature):
 
 
 def test_a_step_of_psgld_is_its_equation():
-    """θ − ε A g + √(2εT/N) A^{1/2} η, with explicit A."""
+    """θ − ε A g + √(2εT/N) A^{1/2} η, with explicit A; ε rises in the warm-up."""
     p = nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64))
-    sampler = lv.pSGLD([p], 0.01, num_data=50, temperature=0.7, alpha=0.9, eps=0.1, seed=6, chain=2)
+    sampler = lv.pSGLD([p], 0.01, num_data=50, temperature=0.7, alpha=0.9, eps=0.1, warmup=2, seed=6, chain=2)
     theta, v = p.detach().clone(), torch.zeros(2, dtype=torch.float64)
     for t in range(3):
         g = torch.tensor([1.0 + t, -2.0], dtype=torch.float64)
         p.grad = g.clone()
         sampler.step()
         v = 0.9 * v + 0.1 * g * g
-        a = 1 / (0.1 + v.sqrt())
+        a = 1 / (0.1 + (v / (1 - 0.9 ** (t + 1))).sqrt())
         eta = random.normal(2, seed=6, chain=2, step=t, dtype=torch.float64)
-        theta = theta - 0.01 * a * g + (2 * 0.01 * 0.7 / 50 * a).sqrt() * eta
+        lr = 0.01 * min(1, (t + 1) / 2)
+        theta = theta - lr * a * g + (2 * lr * 0.7 / 50 * a).sqrt() * eta
         torch.testing.assert_close(p.detach(), theta, rtol=1e-12, atol=1e-14)
 
 

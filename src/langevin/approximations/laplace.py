@@ -39,7 +39,7 @@ from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
 from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix
-from langevin.preconditioners.kfac import hooked, preserved_buffers, second_moment, supported
+from langevin.preconditioners.kfac_statistics import hooked, preserved_buffers, second_moment, supported
 from langevin.preconditioners.layers import Layer, find_layers
 
 Batch = tuple[Any, Any]

@@ -71,14 +71,13 @@ def _langevin(theta, gradient, first, second, eta, settings, decay):
 
 @njit(nogil=True, error_model="numpy")
 def _rmsprop(theta, gradient, square, second, eta, settings, decay):
-    """V ← αV + (1−α) g²;  A = 1/(λ + √(V/correction));  θ ← θ − ε A g + √(2εT/N) A^{1/2} η. Frozen: α = 1."""
-    rate, spread, keep, rest = settings[0], settings[1], settings[2], settings[3]
-    eps, correction = settings[4], settings[5]
+    """V ← V + w (g² − V);  A = 1/(λ + √V);  θ ← θ − ε A g + √(2εT/N) A^{1/2} η. Frozen: w = 0."""
+    rate, spread, keep, weight, eps = settings[0], settings[1], settings[2], settings[3], settings[4]
     for i in range(theta.size):
         g = gradient[i] + decay * theta[i]
-        v = keep * square[i] + rest * g * g
+        v = keep * square[i] + weight * g * g
         square[i] = v
-        scale = np.sqrt(v * correction) + eps
+        scale = np.sqrt(v) + eps
         theta[i] = theta[i] - rate * g / scale + spread * eta[i] / np.sqrt(scale)
 
 

@@ -29,11 +29,15 @@ _compiled: set[tuple[str, torch.dtype]] = set()
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled update: its name in `native_updates`, its settings, and the names of the tensors in its state."""
+    """A compiled update: its name in `native_updates`, its settings, and the names of the tensors in its state.
+
+    `counter` names a number in the state of each parameter that counts the updates.
+    """
 
     name: str
     settings: tuple[float, ...]
     state: tuple[str, ...] = ()
+    counter: str | None = None
 
 
 def enabled() -> bool:

@@ -53,6 +53,10 @@ class Preconditioner(ABC):
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Update the estimate of A from the last mini-batch, before the step; not called once frozen."""
 
+    def pace(self, state: State, params: list[Tensor]) -> float:
+        """The fraction of lr to move by, from 0 to 1, while A is being learnt; not called once frozen."""
+        return 1.0
+
     @abstractmethod
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """A g."""
@@ -160,6 +164,10 @@ class NoiseOnly(Preconditioner):
         """That of the inner preconditioner."""
         return self.inner.noise(state, group, params, normals)
 
+    def pace(self, state: State, params: list[Tensor]) -> float:
+        """That of the inner preconditioner."""
+        return self.inner.pace(state, params)
+
     def stability_limit(self, curvature: float, group: Group) -> float:
         """2/λ: the drift is not preconditioned."""
         return 2 / curvature
@@ -181,6 +189,11 @@ def made_from(kind: type[Preconditioner], options: Mapping[str, Any], owner: str
             f"{', '.join(known)}.{advice}"
         )
     return kind(**options)
+
+
+def new_weight(keep: float, count: int) -> float:
+    """The weight of the `count`-th value in a bias-corrected moving average: 1, about 1/2, …, down to 1 − keep."""
+    return (1 - keep) / (1 - keep**count)
 
 
 def checked(owner: object, **bounds: tuple[float, bool, str]) -> None:

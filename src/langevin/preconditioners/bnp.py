@@ -13,14 +13,15 @@ taps of the kernel; m = c_in/groups · taps, n = batch × output positions. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
 from langevin.preconditioners.layers import Layer, find_layers, training_forward
 
 
@@ -29,7 +30,7 @@ class BNP(Preconditioner):
     """A = P Pᵀ, row by row, for linear and convolution layers.
 
     Args:
-        average: ρ, weight of the previous value in the running mean and variance.
+        average: ρ, weight of the previous value in the (bias-corrected) running mean and variance.
         relative: ε₁.
         absolute: ε₂.
         uncovered: A of the parameters that no layer covers.
@@ -57,8 +58,8 @@ class BNP(Preconditioner):
         """Find the layers and hook into their forward passes."""
         self.unbind()
         self._layers = find_layers(posterior, params, "BNP", lambda module: True, self.uncovered)
-        watch = self._watch(posterior.model.training)
-        self._handles = [layer.module.register_forward_hook(watch(layer)) for layer in self._layers]
+        watch = partial(self._watch, posterior.model.training)  # unlike a closure, copied with the model
+        self._handles = [layer.module.register_forward_hook(partial(watch, layer)) for layer in self._layers]
         self._covered = {id(p) for layer in self._layers for p in layer.parameters}
         self._bound = True
 
@@ -68,21 +69,15 @@ class BNP(Preconditioner):
             handle.remove()
         self._layers, self._seen, self._handles, self._bound, self._covered = [], {}, [], False, set()
 
-    def _watch(self, mode: bool) -> Callable[[Layer], Callable[..., None]]:
-        def of(layer: Layer) -> Callable[..., None]:
-            def forward(module: nn.Module, args: Any, s: Tensor) -> None:
-                if self._watching and training_forward(module, mode):
-                    h = args[0].detach()
-                    h = h.flatten(0, -2) if isinstance(module, nn.Linear) else h.transpose(0, 1).flatten(1).T
-                    if layer.bias is None:
-                        mean, variance = torch.zeros_like(h[0]), h.square().mean(0)
-                    else:
-                        variance, mean = torch.var_mean(h, 0, correction=0)
-                    self._seen[layer] = (mean, variance, s.numel() // len(layer.weight))
-
-            return forward
-
-        return of
+    def _watch(self, mode: bool, layer: Layer, module: nn.Module, args: Any, s: Tensor) -> None:
+        if self._watching and training_forward(module, mode):
+            h = args[0].detach()
+            h = h.flatten(0, -2) if isinstance(module, nn.Linear) else h.transpose(0, 1).flatten(1).T
+            if layer.bias is None:
+                mean, variance = torch.zeros_like(h[0]), h.square().mean(0)
+            else:
+                variance, mean = torch.var_mean(h, 0, correction=0)
+            self._seen[layer] = (mean, variance, s.numel() // len(layer.weight))
 
     def update(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> None:
         """Running averages of μ and σ²; q."""
@@ -95,10 +90,11 @@ class BNP(Preconditioner):
                     f"the posterior that it is bound to, in the mode (train or eval) that the model had in bind()."
                 )
             mean, variance, rows = self._seen[layer]
-            known, keep = state[layer.weight], self.average
-            first = "mean" not in known
-            known["mean"] = mean if first else keep * known["mean"] + (1 - keep) * mean
-            known["variance"] = variance if first else keep * known["variance"] + (1 - keep) * variance
+            known = state[layer.weight]
+            count = known["updates"] = known.get("updates", 0) + 1
+            for name, value in (("mean", mean), ("variance", variance)):
+                old = known.get(name, value)
+                known[name] = old + new_weight(self.average, count) * (value - old)
             known["q"] = max(layer.weight[0].numel() / rows, 1.0) ** 0.5
 
     def finish(self, step: int, frozen: bool) -> None:

@@ -27,7 +27,7 @@ from langevin.core import random
 from langevin.core.batches import Batches, as_batches, call
 from langevin.core.likelihoods import sampled_labels
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
 
 _DIFFERENTIABLE = 300  # maximum number of parameters for ∂G, an array of P³ numbers
 
@@ -41,7 +41,8 @@ class Fisher(Preconditioner):
             `"covariance"` (of the gradients of the training labels).
         damping: δ.
         batch_size: M.
-        average: weight of the previous F at lr 0.001, in general average^(lr/0.001); 0 for none (in the paper 0.95).
+        average: weight of the previous F at lr 0.001, in general average^(lr/0.001), bias-corrected; 0 for none (in the
+            paper 0.95).
         interval: steps between refreshes.
         target: which Γ is added, see above. All but `"as-printed"` need the exact Fisher at every step.
         max_parameters: the largest number of parameters for which the matrix is computed.
@@ -117,10 +118,11 @@ class Fisher(Preconditioner):
         known = state[params[0]]
         if self.average > 0:
             keep = self.average ** (group["lr"] / 1e-3)
-            fisher = known["fisher"] = keep * known["fisher"] + (1 - keep) * fisher if "fisher" in known else fisher
-        metric = fisher + self.damping * torch.eye(len(fisher)).to(fisher)
+            count = known["updates"] = known.get("updates", 0) + 1
+            old = known.get("fisher", fisher)
+            fisher = known["fisher"] = old + new_weight(keep, count) * (fisher - old)
         # contiguous, as after loading from a file: the layout affects rounding
-        known["cholesky"] = torch.linalg.cholesky(metric).contiguous()
+        known["cholesky"] = _cholesky(fisher, self.damping).contiguous()
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """L⁻ᵀL⁻¹ g."""
@@ -275,6 +277,20 @@ def _gradients(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> Tensor:
     """∇log p of each example, (M, P)."""
     rows: Tensor = vmap(grad(view.each), (None, 0, 0))(theta, *batch)
     return rows
+
+
+def _cholesky(fisher: Tensor, damping: float) -> Tensor:
+    """The factor of F + δI; if rounding made F indefinite by more than δ, its negative eigenvalues count as 0."""
+    lower: Tensor
+    lower, failed = torch.linalg.cholesky_ex(fisher + damping * torch.eye(len(fisher)).to(fisher))
+    if not failed:
+        return lower
+    if not bool(fisher.isfinite().all()):
+        raise FloatingPointError("The Fisher is not finite: the chain has diverged, or data or loss are not finite.")
+    values, vectors = torch.linalg.eigh(fisher.double())
+    root = vectors * (values.clamp_min(0) + damping).sqrt()
+    lower = torch.linalg.qr(root.T).R.T.to(fisher)  # the signs of its columns do not matter
+    return lower
 
 
 def _to_posterior(inverse: Tensor, slopes: Tensor) -> Tensor:

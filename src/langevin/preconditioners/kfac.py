@@ -13,26 +13,24 @@ With triangular factors, which need half the arithmetic of dense ones, drift and
 ŷ is sampled from the model (then F is the Fisher, and needs an extra forward and backward pass, which does not change
 `p.grad`) or is the training label (empirical, no extra pass). Like g, everything is on the scale of the mean over
 examples: neither N nor the batch size enters.
+
+A factor of rank below its dimension has directions of no curvature at all, in which A = 1/γ, and the first steps would
+be lost there. So nothing moves before every factor has seen two rows (examples × positions) for each of its dimensions;
+until then, and while lr rises over the next `warmup` steps, the factors are updated in every step and inverted often.
 """
 
 from __future__ import annotations
 
-import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from langevin.core import random
-from langevin.core.likelihoods import sampled_labels
 from langevin.core.posterior import Posterior
-from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked
-from langevin.preconditioners.layers import Layer, find_layers, training_forward
-
-Statistics = dict[Layer, tuple[Tensor, Tensor]]  # a and δ: (batch, positions, fan-in), (batch, positions, outputs)
+from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
+from langevin.preconditioners.kfac_statistics import SOURCES, Source, Statistics, second_moment, supported
+from langevin.preconditioners.layers import Layer, find_layers
 
 
 @PRECONDITIONERS.register
@@ -41,13 +39,15 @@ class KFAC(Preconditioner):
 
     Args:
         damping: γ, on the scale of the mean gradient's curvature.
-        average: weight of the previous value in the moving averages of Ā and G.
+        average: weight of the previous value in the (bias-corrected) moving averages of Ā and G; more where batches are
+            so small that the average would not cover two rows for each dimension.
         fisher: labels `"sampled"` from the model or `"empirical"`, those of the training data.
         factor_interval: steps between updates of Ā and G.
         inverse_interval: steps between updates of their triangular factors, which are used to invert them.
         prior_precision: of a Gaussian prior, 1/std²; adds prior_precision/N to γ.
         noise_power: 0.5 for noise A^{1/2} η, which samples the posterior, or 1 for noise A η.
         uncovered: A of the parameters that no layer covers.
+        warmup: steps in which lr rises from 0, once the factors have full rank; 0 to move from the first step.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class KFAC(Preconditioner):
         prior_precision: float = 0.0,
         noise_power: float = 0.5,
         uncovered: float = 1.0,
+        warmup: int = 50,
     ) -> None:
-        self.damping, self.average, self.fisher = damping, average, fisher
+        self.damping, self.average, self.fisher, self.warmup = damping, average, fisher, warmup
         self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
         self.prior_precision, self.noise_power, self.uncovered = prior_precision, noise_power, uncovered
         checked(
@@ -74,18 +75,20 @@ class KFAC(Preconditioner):
             prior_precision=(prior_precision, prior_precision >= 0, "0 or more"),
             uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
             noise_power=(noise_power, noise_power in (0.5, 1), "0.5, or 1 for noise A η"),
+            warmup=(warmup, warmup >= 0, "0 or more, such as 50"),
         )
-        if fisher not in _SOURCES:
-            raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(_SOURCES)}.")
-        self._source: _Source | None = None
+        if fisher not in SOURCES:
+            raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(SOURCES)}.")
+        self._source: Source | None = None
         self._layers: list[Layer] = []
         self._statistics: Statistics | None = None
+        self._learning = False
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and hook into the model."""
         self.unbind()
         self._layers = find_layers(posterior, params, "K-FAC", supported, self.uncovered)
-        self._source = _SOURCES[self.fisher](posterior, self._layers)
+        self._source = SOURCES[self.fisher](posterior, self._layers)
 
     def unbind(self) -> None:
         """Remove the hooks."""
@@ -100,26 +103,52 @@ class KFAC(Preconditioner):
         layers = self._in(params)
         if not layers:  # no supported layer; bind() has warned
             return
-        step = group["step"]
-        if step % self.factor_interval == 0:
+        step, learning = group["step"], self._pace(state, layers) < 1
+        if learning or step % self.factor_interval == 0:
             if self._statistics is None:  # of the layers of all groups, before any of them is updated
                 self._statistics = self._source.statistics(self._layers, group)
             for layer in layers:
                 a, delta = self._statistics[layer]
                 if layer.bias is not None:
                     a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
-                _average(state[layer.weight], "input_factor", second_moment(a) / a.shape[0], self.average)
-                positions = delta.shape[0] * delta.shape[1]
-                _average(state[layer.weight], "output_factor", second_moment(delta) / positions, self.average)
-        if step % self.inverse_interval == 0:
-            for layer in layers:
-                _factorise(state[layer.weight], self.damping + self.prior_precision / group["num_data"])
+                self._average(state[layer.weight], a, delta)
+        self._learning |= self._pace(state, layers) < 1
+        for layer in layers:
+            known = state[layer.weight]
+            if step % self.inverse_interval == 0 or (learning and known["updates"] >= 1.25 * known.get("inverted", 0)):
+                _factorise(known, self.damping + self.prior_precision / group["num_data"])
+                known["inverted"] = known["updates"]
+
+    def _average(self, known: dict[str, Any], a: Tensor, delta: Tensor) -> None:
+        """Bias-corrected averages of Ā and G, over two rows for each dimension at least."""
+        count = known["updates"] = known.get("updates", 0) + 1
+        rows = delta.shape[0] * delta.shape[1]
+        factors = {"input_factor": second_moment(a) / a.shape[0], "output_factor": second_moment(delta) / rows}
+        seen = known.get("seen", 0.0) + rows / (2 * max(len(factor) for factor in factors.values()))
+        known["seen"] = min(seen, 1.0)
+        for name, factor in factors.items():
+            keep = max(self.average, 1 - rows / (2 * len(factor))) if self.warmup else self.average
+            old = known.get(name, factor)
+            known[name] = old + new_weight(keep, count) * (factor - old)
+        if known["seen"] == 1:
+            known["moves"] = known.get("moves", 0) + 1
+
+    def pace(self, state: State, params: list[Tensor]) -> float:
+        """0 before the factors have full rank, then n/warmup in the n-th step, at most 1."""
+        return self._pace(state, self._in(params))
+
+    def _pace(self, state: State, layers: list[Layer]) -> float:
+        if not self.warmup:
+            return 1.0
+        return min((min(1.0, state[layer.weight].get("moves", 0) / self.warmup) for layer in layers), default=1.0)
 
     def finish(self, step: int, frozen: bool) -> None:
         """Discard the mini-batch, and record the next one only if the factors are due."""
         self._statistics = None
         if self._source is not None:
-            self._source.forget(record_next=not frozen and step % self.factor_interval == 0)
+            due = self._learning or step % self.factor_interval == 0
+            self._source.forget(record_next=not frozen and due)
+        self._learning = False
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """G_γ⁻¹ ∇W Ā_γ⁻¹."""
@@ -215,176 +244,3 @@ def _solve(block: Tensor, lower: Tensor, *, transposed: bool = False) -> Tensor:
     factor = lower.T if transposed else lower
     solution: Tensor = torch.linalg.solve_triangular(factor, block.contiguous(), upper=transposed, left=False)
     return solution
-
-
-class _Source(ABC):
-    """Computes a and δ; its hooks record only training forward passes with gradients enabled."""
-
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
-        self.posterior = posterior
-        self.mode = posterior.model.training
-        self.recording = True
-        self.seen: dict[Layer, tuple[Tensor, Tensor]] = {}
-        self.handles: list[Any] = []
-
-    @abstractmethod
-    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
-        """a and δ of the last mini-batch."""
-
-    def forget(self, record_next: bool) -> None:
-        """Discard the mini-batch; record the next one or not."""
-        self.recording, self.seen = record_next, {}
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        for handle in self.handles:
-            handle.remove()
-
-    def see(self, layer: Layer, a: Tensor, s: Tensor) -> None:
-        """Record a use of a layer; a second use is refused."""
-        if layer in self.seen:
-            raise ValueError(
-                f"Layer {layer.name!r} is used twice in a forward pass; K-FAC's factors assume a single use. "
-                f"Use a separate layer for each, or lv.SGLD or lv.pSGLD."
-            )
-        self.seen[layer] = (a.detach(), s)
-
-
-class _Sampled(_Source):
-    """Labels sampled from the model, in an extra pass over the last mini-batch."""
-
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
-        super().__init__(posterior, layers)
-        self.batch: tuple[Any, Any] | None = None
-        self.handles = [posterior.model.register_forward_pre_hook(self._remember, with_kwargs=True)]
-
-    def forget(self, record_next: bool) -> None:
-        super().forget(record_next)
-        self.batch = None
-
-    def _remember(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.recording and training_forward(module, self.mode):
-            self.batch = (args, kwargs)
-
-    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
-        if self.batch is None:
-            raise ValueError(
-                "K-FAC recorded no forward pass: call posterior.loss(x, y).backward() on the posterior that it is "
-                "bound to, in the mode (model.train() or model.eval()) that the model had in bind()."
-            )
-        self.seen = {}
-        args, kwargs = self.batch
-        likelihood, model = self.posterior.likelihood, self.posterior.model
-        with torch.enable_grad(), hooked(layers, self.see), preserved_buffers(model):
-            output = model(*args, **kwargs)
-            generator = random.generator(
-                seed=group["seed"],
-                chain=group["chain"],
-                step=group["step"],
-                stream=random.Stream.LABELS,
-                device=output.device,
-            )
-            labels = sampled_labels(likelihood, output.detach(), generator)
-            energy = -likelihood.log_prob(output, labels).sum()
-            used = [layer for layer in layers if layer in self.seen]
-            deltas = torch.autograd.grad(energy, [self.seen[layer][1] for layer in used], materialize_grads=True)
-        inputs = [self.seen[layer][0] for layer in used]
-        return _as_rows(used, inputs, deltas)
-
-
-class _Empirical(_Source):
-    """Training labels: a and δ are recorded in the forward and backward pass of the loss, one per step."""
-
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
-        super().__init__(posterior, layers)
-        self.deltas: dict[Layer, Tensor] = {}
-        self.accumulating = False
-        self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
-        self.handles += [layer.module.register_forward_hook(self._record(layer)) for layer in layers]
-
-    def forget(self, record_next: bool) -> None:
-        super().forget(record_next)
-        self.deltas = {}
-
-    def _begin(self, module: nn.Module, args: Any) -> None:
-        self.on = self.recording and training_forward(module, self.mode)
-        if self.on:
-            self.accumulating = bool(self.deltas)
-            self.seen, self.deltas = {}, {}
-
-    def _record(self, layer: Layer) -> Callable[..., None]:
-        def forward(module: nn.Module, args: Any, s: Tensor) -> None:
-            if self.on:
-                self.see(layer, args[0], s)
-                s.register_hook(partial(self.deltas.__setitem__, layer))  # type: ignore[no-untyped-call]
-
-        return forward
-
-    def statistics(self, layers: list[Layer], group: Group) -> Statistics:
-        used = [layer for layer in layers if layer in self.deltas]
-        if len(used) < len(layers):
-            raise ValueError("K-FAC recorded no backward pass of posterior.loss(x, y) through the model in bind().")
-        if self.accumulating:
-            raise ValueError(
-                'With gradient accumulation the scale of δ is unknown: use fisher="sampled" (K-FAC then uses the '
-                "last micro-batch)."
-            )
-        inputs = [self.seen[layer][0] for layer in used]
-        # the loss is weight × mean over the batch: undo both
-        deltas = [self.deltas[layer] * (len(a) / self.posterior.weight) for layer, a in zip(used, inputs, strict=True)]
-        return _as_rows(used, inputs, deltas)
-
-
-_SOURCES: dict[str, type[_Source]] = {"sampled": _Sampled, "empirical": _Empirical}
-
-
-def supported(module: nn.Module) -> bool:
-    """Whether all outputs share one Ā: no grouped convolution."""
-    return getattr(module, "groups", 1) == 1
-
-
-def _as_rows(layers: list[Layer], inputs: Sequence[Tensor], deltas: Sequence[Tensor]) -> Statistics:
-    return {
-        layer: (layer.input_rows(a), layer.output_rows(delta))
-        for layer, a, delta in zip(layers, inputs, deltas, strict=True)
-    }
-
-
-def second_moment(rows: Tensor) -> Tensor:
-    """Σ r rᵀ over batch and positions."""
-    rows = rows.flatten(0, 1)
-    return rows.T @ rows
-
-
-def _average(known: dict[str, Any], name: str, value: Tensor, keep: float) -> None:
-    known[name] = keep * known[name] + (1 - keep) * value if name in known else value
-
-
-@contextlib.contextmanager
-def hooked(layers: list[Layer], see: Callable[[Layer, Tensor, Tensor], None]) -> Iterator[None]:
-    """Pass a and s of every layer to `see`; later layers get a copy of s, in case they modify it in place."""
-
-    def hook(layer: Layer) -> Callable[..., Tensor]:
-        def forward(module: nn.Module, args: Any, s: Tensor) -> Tensor:
-            see(layer, args[0], s)
-            return s.clone()
-
-        return forward
-
-    handles = [layer.module.register_forward_hook(hook(layer)) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers (running statistics) on exit."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)

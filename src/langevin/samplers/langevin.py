@@ -4,12 +4,16 @@
 
 Target: exp(−U/T) if A is constant or Γ is included, up to a bias of order ε. While A adapts without Γ the target is
 biased, so `freeze()` (called by `sample` at the end of burn-in) makes A constant: from then on Γ = 0 is exact.
+
+In the first steps a preconditioner has seen few batches, and what they leave out it takes for flat. So some rest until
+they have seen enough, and raise lr from 0 to its value over the next `warmup` steps (`Preconditioner.pace`).
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -78,6 +82,12 @@ class Langevin(Sampler):
                     f"{type(self).__name__} can't be frozen before its first step: its preconditioner is not estimated "
                     f"yet. Write lv.sample(…, burn_in=1000), or lv.sample(…, freeze=False) to adapt throughout."
                 )
+            if self.preconditioner.pace(self.state, group["params"]) < 1:
+                warnings.warn(
+                    f"{type(self).__name__} is frozen after {group['step']} steps, before the warm-up of its "
+                    f"preconditioner has ended, so A is uncertain. Write burn_in=1000 (warmup=0 for no warm-up).",
+                    stacklevel=2,
+                )
             group["frozen"] = True
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
@@ -87,6 +97,9 @@ class Langevin(Sampler):
         gamma = None
         if not group["frozen"]:
             a.update(state, group, params, grads)
+            lr *= a.pace(state, params)
+            if lr == 0:
+                return
             gamma = a.divergence(state, group, params) if temperature > 0 else None
 
         eta = normals() if temperature > 0 else None

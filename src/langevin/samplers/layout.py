@@ -74,4 +74,7 @@ class Layout:
             noisy=group.get("temperature", 0.0) > 0,
             decays=[decays.get(p, 0.0) for p in params] if decays else None,
         )
+        if kernel.counter is not None:
+            for p in params:
+                state[p][kernel.counter] = state[p].get(kernel.counter, 0) + 1
         return left, energies.tolist()

@@ -1,17 +1,18 @@
 """SGLD preconditioned by RMSprop's diagonal (Li et al. 2016).
 
-    V ← αV + (1−α) g⊙g,   A = diag(1/(λ + √V))
+    V ← V + w (g⊙g − V),   A = diag(1/(λ + √V))                      w = (1−α)/(1−αⁿ) in step n: bias-corrected
     θ ← θ − ε A g + √(2εT/N) A^{1/2} η                                          lr = ε, α = alpha, λ = eps
 
 Target: exp(−U/T) once frozen, up to a bias of order ε. While V adapts the term Γ is missing, which inflated variances
-by 15 to 57 % in a test; `sample` freezes V at the end of burn-in.
+by 15 to 57 % in a test; `sample` freezes V at the end of burn-in. Over the first `warmup` steps lr rises linearly from
+0: from a trained network V has only small gradients at first, and the first step alone could leave it far behind.
 
 With `precondition="noise"` only the noise is preconditioned, as in the experiments of Palacci & Hess (2018): then the
 target is not the posterior, and at T = 0 it is SGD. Their exact update, with noise Aη of half the variance, is
 `precondition="noise", noise_power=1.0, temperature=0.5`: for reproduction only.
 
 Noise: its standard deviation is proportional to √(lr·T/N), its covariance to the A of the drift: larger for weights
-with small gradients. At T = 0 this is `torch.optim.RMSprop(alpha=0.99, eps=1e-5)`.
+with small gradients. At T = 0 and warmup=0 this is RMSprop with bias correction, `torch.optim.Adam(betas=(0.0, α))`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class pSGLD(Langevin):
         eps: λ, which bounds A by 1/λ.
         precondition: `"both"` drift and noise, or only the `"noise"`.
         noise_power: the noise is A to this power times η; only 0.5 samples the posterior.
+        warmup: steps in which lr rises from 0, while V is learnt; 0 for none.
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -59,6 +61,7 @@ class pSGLD(Langevin):
         eps: float = 1e-5,
         precondition: Precondition = "both",
         noise_power: float = 0.5,
+        warmup: int = 50,
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -67,7 +70,7 @@ class pSGLD(Langevin):
             params,
             lr,
             num_data=num_data,
-            preconditioner=RMSprop(alpha, eps, noise_power=noise_power),
+            preconditioner=RMSprop(alpha, eps, noise_power=noise_power, warmup=warmup),
             precondition=precondition,
             temperature=temperature,
             seed=seed,
@@ -76,5 +79,5 @@ class pSGLD(Langevin):
 
     @staticmethod
     def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:
-        """RMSprop."""
-        return torch.optim.RMSprop(params, lr=group["lr"], alpha=0.99, eps=1e-5)
+        """RMSprop with bias correction: Adam without momentum. After the warm-up, or without one."""
+        return torch.optim.Adam(params, lr=group["lr"], betas=(0.0, 0.99), eps=1e-5)
