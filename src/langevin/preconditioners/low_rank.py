@@ -2,9 +2,9 @@
 
     M ≈ U Λ Uᵀ + δ (I − U Uᵀ),   M^{−1/2} ≈ δ^{−1/2} I + U (Λ^{−1/2} − δ^{−1/2}) Uᵀ
 
-Λ has the largest eigenvalues and δ is the mean of the others, so that the trace is exact. A product takes 4nr operations
-for each row, in place of n² for a triangular solve. The eigenvectors come from two rounds of subspace iteration that
-start from the last ones: between two inversions the matrix changes little.
+Λ has the largest eigenvalues and δ is the mean of the others, so that the trace is exact. A product takes 4nr
+operations for each row, in place of n² for a triangular solve. The eigenvectors come from two rounds of subspace
+iteration that start from the last ones: between two inversions the matrix changes little.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ a step adds an error of first order in h (variances 0.7 % too small at the defau
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -104,6 +105,7 @@ class Thermostat(Sampler):
 
     reduces_noise: ClassVar[bool]  # whether α falls as ξ grows: α = max(D − ξ, 0), else D
 
+    @abstractmethod  # a subclass chooses its defaults
     def __init__(
         self,
         params: Iterable[Any],
