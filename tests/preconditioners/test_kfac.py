@@ -110,7 +110,7 @@ def test_the_block_of_a_linear_layer_with_gaussian_likelihood_is_exact():
     x, _ = data(rows=20_000)
     y = torch.zeros(len(x), 2, dtype=torch.float64)
     model = nn.Linear(4, 2, dtype=torch.float64)
-    posterior, sampler = bound(model, lv.likelihoods.Gaussian(0.5).double(), x, y)
+    posterior, sampler = bound(model, lv.likelihoods.Gaussian(0.5).double(), x, y, examples=None)
     step(sampler, posterior, x, y)
     known = sampler.state[model.weight]
     rows = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
@@ -357,7 +357,7 @@ def test_averages_that_are_indefinite_by_rounding_can_be_factored():
     known = {"input_factor": factor, "output_factor": torch.eye(2)}
     with pytest.raises(torch.linalg.LinAlgError):
         torch.linalg.cholesky(factor.double())
-    _factorise(known, 1e-30)
+    _factorise(known, 1e-30, None)
     lower = known["input_lower"]
     torch.testing.assert_close(lower @ lower.T, factor, rtol=1e-3, atol=1e-3)
     assert lower.dtype == torch.float32

@@ -10,6 +10,10 @@ With triangular factors, which need half the arithmetic of dense ones, drift and
 
     −ε A g + c A^{1/2} η = L_G⁻ᵀ (−ε L_G⁻¹ ∇W L_A⁻ᵀ + c Z) L_A⁻¹
 
+The factors of wide layers are kept as low rank plus a multiple of the identity (`rank`, see `low_rank`): any constant
+positive definite A has the same target, and products with it are cheap. Their roots R = M^{−1/2} are symmetric, and
+stand in place of the triangular inverses.
+
 ŷ is sampled from the model (then F is the Fisher, and needs an extra forward and backward pass, which does not change
 `p.grad`) or is the training label (empirical, no extra pass). Like g, everything is on the scale of the mean over
 examples: neither N nor the batch size enters.
@@ -31,6 +35,7 @@ from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
 from langevin.preconditioners.kfac_statistics import SOURCES, Source, Statistics, second_moment, supported
 from langevin.preconditioners.layers import Layer, find_layers
+from langevin.preconditioners.low_rank import InverseRoot, inverse_root
 
 
 @PRECONDITIONERS.register
@@ -46,6 +51,8 @@ class KFAC(Preconditioner):
         inverse_interval: steps between updates of their triangular factors, which are used to invert them.
         prior_precision: of a Gaussian prior, 1/std²; adds prior_precision/N to γ.
         noise_power: 0.5 for noise A^{1/2} η, which samples the posterior, or 1 for noise A η.
+        rank: of the factors, for those of more than four times as many dimensions; None for the exact ones.
+        examples: of a mini-batch, as many enter the factors with `fisher="sampled"`; None for all.
         uncovered: A of the parameters that no layer covers.
         warmup: steps in which lr rises from 0, once the factors have full rank; 0 to move from the first step.
     """
@@ -62,8 +69,11 @@ class KFAC(Preconditioner):
         noise_power: float = 0.5,
         uncovered: float = 1.0,
         warmup: int = 50,
+        rank: int | None = 64,
+        examples: int | None = 128,
     ) -> None:
         self.damping, self.average, self.fisher, self.warmup = damping, average, fisher, warmup
+        self.rank, self.examples = rank, examples
         self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
         self.prior_precision, self.noise_power, self.uncovered = prior_precision, noise_power, uncovered
         checked(
@@ -76,6 +86,8 @@ class KFAC(Preconditioner):
             uncovered=(uncovered, uncovered > 0, "positive, such as 1.0"),
             noise_power=(noise_power, noise_power in (0.5, 1), "0.5, or 1 for noise A η"),
             warmup=(warmup, warmup >= 0, "0 or more, such as 50"),
+            rank=(rank or 0, rank is None or rank >= 1, "1 or more, such as 64, or None for exact factors"),
+            examples=(examples or 0, examples is None or examples >= 1, "1 or more, such as 128, or None for all"),
         )
         if fisher not in SOURCES:
             raise ValueError(f"KFAC(fisher={fisher!r}): fisher must be one of {list(SOURCES)}.")
@@ -88,7 +100,7 @@ class KFAC(Preconditioner):
         """Find the layers and hook into the model."""
         self.unbind()
         self._layers = find_layers(posterior, params, "K-FAC", supported, self.uncovered)
-        self._source = SOURCES[self.fisher](posterior, self._layers)
+        self._source = SOURCES[self.fisher](posterior, self._layers, self.examples)
 
     def unbind(self) -> None:
         """Remove the hooks."""
@@ -116,7 +128,7 @@ class KFAC(Preconditioner):
         for layer in layers:
             known = state[layer.weight]
             if step % self.inverse_interval == 0 or (learning and known["updates"] >= 1.25 * known.get("inverted", 0)):
-                _factorise(known, self.damping + self.prior_precision / group["num_data"])
+                _factorise(known, self.damping + self.prior_precision / group["num_data"], self.rank)
                 known["inverted"] = known["updates"]
 
     def _average(self, known: dict[str, Any], a: Tensor, delta: Tensor) -> None:
@@ -209,19 +221,24 @@ class KFAC(Preconditioner):
         return inside
 
 
-def _factorise(known: dict[str, Any], damping: float) -> None:
-    """Triangular factors of Ā + π√γ I and G + (√γ/π) I, computed in double precision."""
-    factors = {side: known[f"{side}_factor"].to(torch.float64, copy=True) for side in ("input", "output")}
-    mean = {side: float(factor.trace()) / len(factor) for side, factor in factors.items()}
+def _factorise(known: dict[str, Any], damping: float, rank: int | None) -> None:
+    """Of Ā + π√γ I and G + (√γ/π) I the triangular factors, in double precision, or inverse roots of low rank."""
+    averages = {side: known[f"{side}_factor"] for side in ("input", "output")}
+    mean = {side: float(factor.trace()) / len(factor) for side, factor in averages.items()}
     pi = (mean["input"] / mean["output"]) ** 0.5 if min(mean.values()) > 0 else 1.0
     shift = {"input": pi * damping**0.5, "output": damping**0.5 / pi}
-    for side, factor in factors.items():
+    for side, average in averages.items():
+        if rank is not None and len(average) > 4 * rank:
+            root = inverse_root(average, shift[side], rank, known.get(f"{side}_basis"))
+            known |= {f"{side}_basis": root.basis, f"{side}_weights": root.weights, f"{side}_scale": root.scale}
+            continue
+        factor = average.to(torch.float64, copy=True)
         factor.diagonal().add_(shift[side])
         lower, failed = torch.linalg.cholesky_ex(factor)
         if failed:  # averages in single precision can be indefinite by rounding, for which a tiny damping is too small
             factor.diagonal().add_(1e-6 * len(factor) * mean[side])
             lower = torch.linalg.cholesky(factor)
-        known[f"{side}_lower"] = lower.to(known[f"{side}_factor"].dtype).contiguous()
+        known[f"{side}_lower"] = lower.to(average.dtype).contiguous()
 
 
 def _whole(block: Tensor, known: dict[str, Any]) -> Tensor:
@@ -231,12 +248,20 @@ def _whole(block: Tensor, known: dict[str, Any]) -> Tensor:
 
 def _half(block: Tensor, known: dict[str, Any]) -> Tensor:
     """L_G⁻ᵀ X L_A⁻¹."""
-    return _solve(_solve(block.T, known["output_lower"]).T, known["input_lower"])
+    return _times(_times(block.T, known, "output").T, known, "input")
 
 
 def _other_half(block: Tensor, known: dict[str, Any]) -> Tensor:
     """L_G⁻¹ X L_A⁻ᵀ."""
-    return _solve(_solve(block.T, known["output_lower"], transposed=True).T, known["input_lower"], transposed=True)
+    return _times(_times(block.T, known, "output", transposed=True).T, known, "input", transposed=True)
+
+
+def _times(block: Tensor, known: dict[str, Any], side: str, *, transposed: bool = False) -> Tensor:
+    """X R, or X L⁻¹, or X L⁻ᵀ."""
+    if f"{side}_basis" in known:
+        root = InverseRoot(*(known[f"{side}_{part}"] for part in ("basis", "weights", "scale")))
+        return root.after(block.contiguous())
+    return _solve(block, known[f"{side}_lower"], transposed=transposed)
 
 
 def _solve(block: Tensor, lower: Tensor, *, transposed: bool = False) -> Tensor:

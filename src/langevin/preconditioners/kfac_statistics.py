@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.likelihoods import sampled_labels
@@ -23,8 +24,9 @@ Statistics = dict[Layer, tuple[Tensor, Tensor]]  # a and δ: (batch, positions, 
 class Source(ABC):
     """Computes a and δ; its hooks record only training forward passes with gradients enabled."""
 
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
+    def __init__(self, posterior: Posterior, layers: list[Layer], examples: int | None) -> None:
         self.posterior = posterior
+        self.examples = examples
         self.mode = posterior.model.training
         self.recording = True
         self.seen: dict[Layer, tuple[Tensor, Tensor]] = {}
@@ -56,8 +58,8 @@ class Source(ABC):
 class _Sampled(Source):
     """Labels sampled from the model, in an extra pass over the last mini-batch."""
 
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
-        super().__init__(posterior, layers)
+    def __init__(self, posterior: Posterior, layers: list[Layer], examples: int | None) -> None:
+        super().__init__(posterior, layers, examples)
         self.batch: tuple[Any, Any] | None = None
         self.handles = [posterior.model.register_forward_pre_hook(self._remember, with_kwargs=True)]
 
@@ -76,7 +78,7 @@ class _Sampled(Source):
                 "bound to, in the mode (model.train() or model.eval()) that the model had in bind()."
             )
         self.seen = {}
-        args, kwargs = self.batch
+        args, kwargs = tree_map(lambda t: t[: self.examples] if isinstance(t, Tensor) else t, self.batch)
         likelihood, model = self.posterior.likelihood, self.posterior.model
         with torch.enable_grad(), hooked(layers, self.see), preserved_buffers(model):
             output = model(*args, **kwargs)
@@ -100,8 +102,8 @@ class _Sampled(Source):
 class _Empirical(Source):
     """Training labels: a and δ are recorded in the forward and backward pass of the loss, one per step."""
 
-    def __init__(self, posterior: Posterior, layers: list[Layer]) -> None:
-        super().__init__(posterior, layers)
+    def __init__(self, posterior: Posterior, layers: list[Layer], examples: int | None) -> None:
+        super().__init__(posterior, layers, examples)
         self.deltas: dict[Layer, Tensor] = {}
         self.accumulating = False
         self.handles = [posterior.model.register_forward_pre_hook(self._begin)]
