@@ -144,6 +144,10 @@ def _by_hand(path: str) -> str:
     return f"download {_urls(path)[0]} elsewhere, save it as DIR/{path} and set LANGEVIN_DATA=DIR"
 
 
+def _not_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 class _Resuming:
     """A downloader for pooch that writes to a partial file beside the target and resumes interrupted downloads."""
 
@@ -180,7 +184,7 @@ class _Resuming:
             total = have + int(response.headers.get("Content-Length", 0)) or None
             name = self.part.name.removesuffix(".part")
             with (
-                self.part.open("ab" if resumed else "wb") as stream,
+                open(self.part, "ab" if resumed else "wb", opener=_not_a_link) as stream,
                 tqdm(total=total, initial=have, desc=name, unit="B", unit_scale=True, disable=None) as progress,
             ):
                 for chunk in response.iter_content(1 << 16):

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from langevin.core import sharding
 from langevin.core.batches import Batch, Batches, batch_size_of, seed_everything
 from langevin.core.objective import Objective
+from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
@@ -161,7 +162,7 @@ class Chains(ABC):
 
     def nonfinite(self) -> list[str]:
         """The names of the parameters that are not finite any more."""
-        return [name for name, p in zip(self.names, self.params, strict=True) if not bool(p.isfinite().all())]
+        return [name for name, p in zip(self.names, self.params, strict=True) if not all_finite(p)]
 
     def freeze(self) -> None:
         """Stop what adapts."""

@@ -239,6 +239,18 @@ def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Ba
         warnings.warn("The DataLoader's order can't be repeated: the run continues with other batches.", stacklevel=3)
 
 
+def warn_of_gaps(store: SampleStore) -> None:
+    """Say of samples that are missing whether the run draws them again."""
+    at = store.checkpoint_steps()
+    for gap in store.missing:
+        step = at.get(gap.chain)
+        if step is not None and step <= gap.after:
+            what = f"are drawn again from the checkpoint of step {step}"
+        else:
+            what = f"can't be drawn again: the checkpoint of chain {gap.chain} is of step {step}. The run continues"
+        warnings.warn(f"The {gap}; they {what}.", stacklevel=3)
+
+
 def stored_size(store: SampleStore, settings: RunSettings) -> float:
     """The bytes that all samples will take."""
     per_chain = min(settings.samples_per_chain(), store.manifest["keep_last"] or math.inf)

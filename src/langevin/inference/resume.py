@@ -137,6 +137,7 @@ def resume(
             f"The sampler or the schedule of {store.name} can't be made with its options: {error}."
         ) from error
     checks.refuse_if_too_large(store, settings)
+    checks.warn_of_gaps(store)
     load_tensors(original, store.fixed())
     if original is not posterior:
         load_tensors(posterior, store.fixed())
