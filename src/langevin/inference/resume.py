@@ -142,7 +142,9 @@ def resume(
     if original is not posterior:
         load_tensors(posterior, store.fixed())
     starts = {chain: starting_weights(init, chain, original) for chain in range(before.chains, settings.chains)}
-    here = environment(device_of(original)) | {"replicas": place.mesh.data}
+    with checks.preserve_rng_state():
+        batches.exact_resume = batches.exact_resume and checks.is_repeatable(batches)
+    here = environment(device_of(original)) | {"replicas": place.mesh.data, "repeatable_data": batches.exact_resume}
     checks.warn_of_differences(manifest["environment"], here, batches)
     predictor = Predictor(original.model, original.likelihood)
 
