@@ -48,8 +48,8 @@ def store_nan(monkeypatch, number):
     """Store NaN in the sample of this number, past the store's own check."""
     as_stored, seen = SampleStore._as_stored, []
 
-    def corrupting(self, name, tensor):
-        stored = as_stored(self, name, tensor)
+    def corrupting(self, name, tensor, **options):
+        stored = as_stored(self, name, tensor, **options)
         if name == "2.bias":
             if len(seen) == number:
                 stored[1] = math.nan

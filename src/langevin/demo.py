@@ -29,6 +29,7 @@ from langevin.inference.sample import sample
 from langevin.models import MLP
 from langevin.report import evaluate
 from langevin.samplers import SGD, SGLD
+from langevin.storage import folders
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
         "temperature": {"target": 1.0, "measured": temperature.mean, "error": temperature.error},
         "samples": len(runs["SGLD"]),
     }
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    (out / "table.md").write_text(as_markdown(rows))
+    folders.replace(out / "results.json", (json.dumps(results, indent=2) + "\n").encode())
+    folders.replace(out / "table.md", as_markdown(rows).encode())
     _draw(out / "demo.png", predictions, ood_predictions, test_y)
     report = evaluate(
         runs["SGLD"],
@@ -179,4 +180,4 @@ def _draw(path: Path, predictions: dict[str, Any], ood_predictions: dict[str, An
         left.set_title("Test digits: reliability diagram")
         plots.histograms({name: p.confidence for name, p in ood_predictions.items()}, right)
         right.set_title("Out-of-distribution inputs (photographs): confidence")
-        figure.savefig(path, dpi=110)
+        folders.replace(path, lambda file: figure.savefig(file, format="png", dpi=110))

@@ -36,7 +36,7 @@ def made_model(path: str | Path, recipe: dict[str, Any]) -> nn.Module:
     options = recipe.get("made_with", {})
     store = DirectoryStore.open(path)
     stored = {name.removeprefix("mean/"): spec["shape"] for name, spec in store.manifest["tensors"].items()}
-    stored |= {name: list(tensor.shape) for name, tensor in store.fixed().items()}
+    stored |= store.fixed_shapes()
     with torch.device("meta"):
         sizes = {name: list(p.shape) for name, p in models.make(recipe["model"], **options).named_parameters()}
     if "method" in store.manifest:  # of a fit, tied means and factors have other names

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     def put(path: str, content: bytes) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
-        registry[path] = (f"md5:{hashlib.md5(content).hexdigest()}",)
+        registry[path] = (f"sha256:{hashlib.sha256(content).hexdigest()}",)
 
     monkeypatch.setattr(files, "_registry", lambda: registry)
     monkeypatch.setattr(files, "SOURCES", dict.fromkeys(files.SOURCES, ("http://127.0.0.1:9/",)))

@@ -127,11 +127,21 @@ def test_a_corrupted_file_in_the_cache_is_downloaded_again(cache, server):
 
 def test_a_copy_with_another_registered_digest_is_accepted(cache, server, monkeypatch):
     other = b"the same content, compressed otherwise"
-    monkeypatch.setattr(files, "_registry", lambda: {PATH: (DIGEST, f"md5:{hashlib.md5(other).hexdigest()}")})
+    monkeypatch.setattr(files, "_registry", lambda: {PATH: (DIGEST, f"sha256:{hashlib.sha256(other).hexdigest()}")})
     (cache / "mnist").mkdir(parents=True)
     (cache / PATH).write_bytes(other)
     assert files.fetch(PATH).read_bytes() == other
     assert server.requests == []
+
+
+def test_md5_is_no_digest(cache, server, monkeypatch):
+    """Files with a given MD5 can be made at will, so no file is known by it."""
+    forged = b"another content"
+    monkeypatch.setattr(files, "_registry", lambda: {PATH: (DIGEST, f"md5:{hashlib.md5(forged).hexdigest()}")})
+    (cache / "mnist").mkdir(parents=True)
+    (cache / PATH).write_bytes(forged)
+    assert files.fetch(PATH).read_bytes() == CONTENT
+    assert len(server.requests) == 1
 
 
 def test_a_download_with_the_wrong_digest_is_refused_and_leaves_nothing(cache, server):
@@ -296,7 +306,7 @@ def test_every_registered_file_has_digests_and_a_source():
     for path, digests in registry.items():
         for digest in digests:
             algorithm, _, value = digest.partition(":")
-            assert len(value) == {"sha256": 64, "md5": 32}[algorithm], path
+            assert (algorithm, len(value)) == ("sha256", 64), path
         if "cifar-10-batches-bin" not in path:  # those are in the archive
             assert all(url.startswith("http") for url in files._urls(path)), path
 

@@ -235,3 +235,33 @@ def test_processes_that_start_together_share_a_cold_cache(tmp_path):
     outputs = {process.communicate()[0] for process in several}
     assert outputs == {in_a_process()[0]}
     assert in_a_process(LANGEVIN_CACHE=str(tmp_path))[1] == ""
+
+
+@pytest.mark.parametrize("kind", [lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD])
+def test_an_update_of_the_users_is_not_replaced_by_the_inherited_kernel(kind):
+    """A subclass that overrides `update` is another method: the compiled update of its base class is not used."""
+    called = []
+
+    class Mine(kind):
+        def update(self, *rest):
+            called.append(1)
+            super().update(*rest)
+
+    (p,) = weights(torch.float32, [(4,)])
+    sampler = Mine([p], lr=1e-3, num_data=N, seed=0, chain=0)
+    p.grad = torch.ones_like(p)
+    sampler.step()
+    assert called == [1]
+
+
+def test_a_preconditioner_of_the_users_is_not_replaced_by_the_inherited_kernel():
+    class Mine(lv.preconditioners.RMSprop):
+        def drift(self, state, group, params, grads):
+            return [torch.zeros_like(g) for g in grads]
+
+    (p,) = weights(torch.float32, [(4,)])
+    before = p.detach().clone()
+    sampler = lv.SGLD([p], lr=1e-3, num_data=N, seed=0, chain=0, preconditioner=Mine(), temperature=0.0)
+    p.grad = torch.ones_like(p)
+    sampler.step()
+    assert torch.equal(p, before)

@@ -33,13 +33,13 @@ def watched(path, mode, saved, phase, resumed):
     torch.set_num_threads(1)
     write = files.write
 
-    def slowly(file, data):
+    def slowly(file, *rest):
         before = phase.value
         folder = file.parent.name
         phase.value = PHASES.index(
             "samples" if "chain-" in folder else "checkpoint" if folder == "checkpoints" else "manifest"
         )
-        write(file, data)
+        write(file, *rest)
         phase.value = before
 
     def tell(info):

@@ -205,15 +205,15 @@ def test_keep_last_survives_a_resume_from_an_earlier_checkpoint(tmp_path, monkey
     whole = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), **options)
     write = files.write
 
-    def fail_once(path, data):
+    def fail_once(path, *rest):
         if path.parent.name == "checkpoints" and DirectoryStore.open(tmp_path / "r").saved() and len(seen) == 1:
             raise lv.RunError("no checkpoint this time")
         if path.parent.name.startswith("chain"):
             seen.append(path)
-        write(path, data)
+        write(path, *rest)
 
     seen = []
-    monkeypatch.setattr(files, "write", lambda path, data: fail_once(path, data) if made else write(path, data))
+    monkeypatch.setattr(files, "write", lambda path, *rest: fail_once(path, *rest) if made else write(path, *rest))
     made = []
     options["callbacks"] = [lambda info: made.append(1)]
     with pytest.raises(lv.RunError, match="this time"):
@@ -232,10 +232,10 @@ def test_samples_that_could_not_be_written_are_drawn_again(tmp_path, monkeypatch
     write = files.write
     count = itertools.count()
 
-    def fail(path, data):
+    def fail(path, *rest):
         if path.parent.name.startswith("chain") and next(count) == 1:
             raise error
-        write(path, data)
+        write(path, *rest)
 
     monkeypatch.setattr(files, "write", fail)
     with pytest.raises(error):

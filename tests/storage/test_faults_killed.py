@@ -39,7 +39,7 @@ def test_killed_at_random_moments(path, mode, times, record_property):
     chance, phases = random.Random(f"{mode} {times}"), []
     before = {}
     while len(phases) < times:
-        saved, phase = faults.server.Value("i", 0), faults.server.Value("i", 0)
+        saved, phase = (faults.server.Value("i", 0, lock=False) for _ in range(2))  # a lock could be killed too
         resumed = (path / "manifest.json").exists()
         process = faults.server.Process(target=faults.watched, args=(path, mode, saved, phase, resumed))
         process.start()

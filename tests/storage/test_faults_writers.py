@@ -12,6 +12,7 @@ import torch
 import langevin as lv
 from langevin.storage import locks, sample_files, status
 from langevin.storage.directory import DirectoryStore
+from langevin.storage.gaps import Gap
 from tests.helpers import samples_of, toy_data, toy_posterior
 from tests.storage import faults
 
@@ -139,11 +140,11 @@ def test_a_listing_that_missed_a_file_is_made_again(tmp_path, monkeypatch):
     run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=20, checkpoint_steps=5, out=tmp_path / "r")
     look, looks = sample_files._look, []
 
-    def hasty(path, manifest):
-        index = look(path, manifest)
+    def hasty(*rest):
+        index = look(*rest)
         looks.append(index)
         if len(looks) == 1:
-            index.missing.append((0, 1, 9))
+            index.missing.append(Gap(0, 1, "between the steps 1 and 9"))
             index.records.clear()
         return index
 

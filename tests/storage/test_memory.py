@@ -221,7 +221,7 @@ def test_a_state_that_is_lost_does_not_take_the_run_in_memory_with_it(temporary,
 
 
 def test_a_run_that_cannot_be_written_says_so(temporary, capsys, monkeypatch):
-    def full(path, data):
+    def full(path, *rest):
         raise lv.RunError("No space left on device")
 
     monkeypatch.setattr(files, "write", full)

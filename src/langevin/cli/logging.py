@@ -46,6 +46,8 @@ def logging(
     from langevin.loading import load
     from langevin.storage import manifest as manifests
 
+    if (out / "tensorboard").is_symlink():
+        raise ValueError(f"{out / 'tensorboard'} is a symbolic link, which is not followed; remove it.")
     existing = load(out, posterior.model, posterior.likelihood) if manifests.exists(out) else None
     begun = existing if isinstance(existing, Run) else None
     with TensorBoard(posterior, out / "tensorboard", validation=held_out(recipe, validation), begun=begun) as callback:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from torch.utils.data.distributed import DistributedSampler
 from langevin.core import random as rng
 
 Batch = tuple[Any, Any]
+GENERATORS = threading.RLock()  # held by the thread that draws from the global generators
 _TARGET_NAMES = ("y", "label", "labels", "target", "targets")
 
 
@@ -163,10 +166,10 @@ class DatasetBatches(Batches):
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
         """Only the examples of that part are loaded; the random transforms are seeded separately for each part."""
         assert self.num_data is not None
-        seed_everything(self.seed, chain, step, part)
         indices = rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
         rows, share = _rows(len(indices), part, parts)
-        return self.take(indices[rows]), share
+        with seeded(self.seed, chain, step, part):
+            return self.take(indices[rows]), share
 
     def full_pass(self, size: int) -> Iterator[Batch]:
         """In the order of the indices."""
@@ -230,7 +233,10 @@ class LoaderBatches(Batches):
 
     def fetch(self, chain: int, step: int) -> Batch:
         """The loader's next batch; starts a new epoch if it is exhausted."""
-        seed_everything(self.seed, chain, step)
+        with seeded(self.seed, chain, step):
+            return self._next(chain, step)
+
+    def _next(self, chain: int, step: int) -> Batch:
         for _ in range(2):
             if self._iterator is None:
                 if self.loader.generator is not None:
@@ -329,12 +335,18 @@ def _rows(size: int, part: int, parts: int) -> tuple[slice, float]:
     return slice(start, stop), (stop - start) / size
 
 
-def seed_everything(seed: int, chain: int, step: int, part: int = 0) -> None:
-    """Seed the global generators of torch, Python and numpy for one step, or one part of its batch."""
+@contextmanager
+def seeded(seed: int, chain: int, step: int, part: int = 0) -> Iterator[None]:
+    """Inside, the global generators of torch, Python and numpy are seeded for one step, or one part of its batch.
+
+    They belong to the process: runs in other threads that need them wait.
+    """
     number = rng.integer(seed=seed, chain=chain, step=step, block=part)
-    torch.manual_seed(number)
-    random.seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002  (transforms draw from the global generator)
+    with GENERATORS:
+        torch.manual_seed(number)
+        random.seed(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002  (transforms draw from the global generator)
+        yield
 
 
 def _num_examples(loader: DataLoader[Any]) -> int | None:

@@ -46,6 +46,6 @@ def _batches(names: list[str]) -> Iterator[bytes]:
         for name in names:
             member = tar.extractfile(f"cifar-10-batches-bin/{name}")
             content = member.read() if member else b""
-            if f"md5:{hashlib.md5(content).hexdigest()}" not in digests(FOLDER + name):
+            if f"sha256:{hashlib.sha256(content).hexdigest()}" not in digests(FOLDER + name):
                 raise ValueError(f"{name} in {archive} is not the published file; delete {archive} to fetch it again")
             yield content

@@ -6,7 +6,7 @@ A file is identified by its path, for example "mnist/train-images-idx3-ubyte.gz"
 2. the cache: the directory of LANGEVIN_CACHE, by default the user's cache directory,
 
 and otherwise downloads the file into the cache. Every file is verified against `registry.txt` before use: a line is a
-path and its digests, the original publication's first, then those of copies with the same content.
+path and its digests (SHA-256), the original publication's first, then those of copies with the same content.
 """
 
 import functools
@@ -67,7 +67,7 @@ def cache_folder() -> Path:
 
 
 def digests(path: str) -> tuple[str, ...]:
-    """Return the accepted digests of a file, as "algorithm:hexadecimal"."""
+    """Return the accepted digests of a file, as "sha256:hexadecimal"."""
     return _registry()[path]
 
 
@@ -95,12 +95,8 @@ def _urls(path: str) -> list[str]:
 
 
 def _is_genuine(file: Path, path: str) -> bool:
-    for expected in digests(path):
-        algorithm, _, digest = expected.partition(":")
-        with file.open("rb") as stream:
-            if hashlib.file_digest(stream, algorithm).hexdigest() == digest:
-                return True
-    return False
+    with file.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}" in digests(path)
 
 
 def _download(path: str) -> Path:
@@ -144,6 +140,10 @@ def _by_hand(path: str) -> str:
     return f"download {_urls(path)[0]} elsewhere, save it as DIR/{path} and set LANGEVIN_DATA=DIR"
 
 
+def _not_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 class _Resuming:
     """A downloader for pooch that writes to a partial file beside the target and resumes interrupted downloads."""
 
@@ -180,7 +180,7 @@ class _Resuming:
             total = have + int(response.headers.get("Content-Length", 0)) or None
             name = self.part.name.removesuffix(".part")
             with (
-                self.part.open("ab" if resumed else "wb") as stream,
+                open(self.part, "ab" if resumed else "wb", opener=_not_a_link) as stream,
                 tqdm(total=total, initial=have, desc=name, unit="B", unit_scale=True, disable=None) as progress,
             ):
                 for chunk in response.iter_content(1 << 16):

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
 from langevin.ensembles.predictor import Predictor
+from langevin.storage.folders import make_directory
 
 
 class EnsembleModule(nn.Module):
@@ -69,13 +72,15 @@ def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
         raise ValueError(f"export writes .pt2 (torch.export) or .onnx; given {str(path)!r}. Write 'model.pt2'.")
     if path.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
         raise ValueError("Writing ONNX needs the packages onnx and onnxscript: pip install 'langevin[onnx]'.")
-    path.parent.mkdir(parents=True, exist_ok=True)
     inputs = tuple(inputs) if isinstance(inputs, list) else inputs
     batch_sizes = tree_map(lambda _: {0: torch.export.Dim.DYNAMIC}, inputs)
-    with torch.no_grad():
+    make_directory(path.parent)
+    with torch.no_grad(), tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
         program = torch.export.export(module, (inputs,), dynamic_shapes=(batch_sizes,), strict=False)
+        beside = Path(folder) / path.name
         if path.suffix == ".pt2":
-            torch.export.save(program, path)
+            torch.export.save(program, beside)
         else:
             names = list(module(inputs))
-            torch.onnx.export(program, (), path, output_names=names, dynamo=True, verbose=False, external_data=False)
+            torch.onnx.export(program, (), beside, output_names=names, dynamo=True, verbose=False, external_data=False)
+        os.replace(beside, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,10 @@ class Fit(Ensemble):
         self._store, self._predictor = store, predictor
         self.approximation = read_approximation(store.manifest["method"])
         self.snapshots = StoredSamples(store)
-        self.seed: int = store.manifest["settings"]["seed"]
+        self.seed: int = store.manifest.get("settings", {}).get("seed")
         self.draws: int = store.manifest["draws"]
+        if type(self.seed) is not int or not 0 <= self.seed < 2**64:
+            raise RunError(f"The manifest of {store.name} has no seed; was it written by another program?")
 
     @property
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
@@ -68,7 +70,8 @@ class Fit(Ensemble):
             raise RunError(
                 f"{self._store.name} has no snapshot yet; continue it with lv.resume({self._store.name!r}, …)."
             )
-        return self.approximation.distribution(self.snapshots, self.manifest["weights"])
+        with _what_was_stored(self._store):
+            return self.approximation.distribution(self.snapshots, self.manifest["weights"])
 
     def trace(self, name: str) -> dict[int, list[float]]:
         """The values recorded with the snapshots: "loss" or "lr"."""
@@ -129,7 +132,15 @@ class Fit(Ensemble):
 
     @cached_property
     def _statistics(self) -> dict[str, Tensor]:
-        return self._store.fixed("statistics") if self.manifest["buffers"] else {}
+        """The BatchNorm statistics of the draws, (draws, …); the model has such buffers."""
+        if not self.manifest["buffers"]:
+            return {}
+        statistics = self._store.fixed("statistics")
+        with _what_was_stored(self._store):
+            self._predictor.check_weights({name: statistics[name][0] for name in self.manifest["buffers"]})
+            if len({len(rows) for rows in statistics.values()}) > 1:
+                raise ValueError("the statistics are of different numbers of draws")
+        return statistics
 
     def _draw(self, number: int, seed: int) -> Weights:
         weights = self.distribution.draw(seed, number)
@@ -146,6 +157,19 @@ class Fit(Ensemble):
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {self.path}"
         return f"<Fit of {self.approximation!r} from {len(self.snapshots)} snapshots {where}>"
+
+
+@contextmanager
+def _what_was_stored(store: SampleStore) -> Iterator[None]:
+    """Whatever goes wrong inside means that a manifest, which anyone may have written, is not of these tensors."""
+    try:
+        yield
+    except RunError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise RunError(
+            f"The manifest of {store.name} does not describe what is stored there ({type(error).__name__}: {error})."
+        ) from error
 
 
 class _Redrawn(Ensemble):
@@ -169,7 +193,7 @@ def read_approximation(recipe: Any) -> Approximation:
     """The approximation that a manifest describes."""
     known = APPROXIMATIONS.exports()
     if isinstance(recipe, dict) and recipe.get("name") in known:
-        with suppress(KeyError, AttributeError, TypeError):
+        with suppress(KeyError, AttributeError, TypeError, ValueError):
             options = recipe["options"].items()
             return known[recipe["name"]](**{n: read_approximation(v) if isinstance(v, dict) else v for n, v in options})
     raise RunError(f"{recipe} describes no registered approximation; was the fit written by a newer version?")

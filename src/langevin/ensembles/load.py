@@ -18,8 +18,12 @@ from langevin.storage.directory import DirectoryStore
 def open_run(path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> Run | Fit:
     """The run or fit in a directory; the model provides the architecture, its weights are ignored."""
     store = DirectoryStore.open(path)
-    predictor = Predictor(model, known_likelihood(store) if likelihood is None else likelihood, store.fixed())
-    stored = set(store.fixed())
+    largest = 8 * sum(
+        tensor.numel() for tensor in (*model.parameters(), *model.buffers())
+    )  # bytes, in double precision
+    fixed = store.fixed(largest=largest)
+    predictor = Predictor(model, known_likelihood(store) if likelihood is None else likelihood, fixed)
+    stored = set(fixed)
     if "method" in store.manifest:
         fit = Fit(store, predictor)
         predictor.check_weights(fit.distribution.mean, stored | set(store.manifest["buffers"]))

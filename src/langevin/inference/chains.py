@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from langevin.core import sharding
-from langevin.core.batches import Batch, Batches, batch_size_of, seed_everything
+from langevin.core.batches import Batch, Batches, batch_size_of, seeded
 from langevin.core.objective import Objective
+from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
@@ -95,8 +96,10 @@ class Chains(ABC):
         """
         self._whole = whole or self._prior_constant is None
         x, y = self._fetch()
-        if self._stochastic:
-            seed_everything(self.seed, self.numbers[0], self.step)
+        with seeded(self.seed, self.numbers[0], self.step) if self._stochastic else nullcontext():
+            return self._gradients(x, y)
+
+    def _gradients(self, x: Any, y: Any) -> list[float]:
         self.objective.set_step(self.step)
         self.stepper.zero_grad()
         total = torch.zeros(len(self.numbers), device=self.params[0].device)
@@ -161,7 +164,7 @@ class Chains(ABC):
 
     def nonfinite(self) -> list[str]:
         """The names of the parameters that are not finite any more."""
-        return [name for name, p in zip(self.names, self.params, strict=True) if not bool(p.isfinite().all())]
+        return [name for name, p in zip(self.names, self.params, strict=True) if not all_finite(p)]
 
     def freeze(self) -> None:
         """Stop what adapts."""

@@ -11,11 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves, tree_map
 
-from langevin.core.batches import Batches, call, seed_everything
+from langevin.core.batches import (
+    GENERATORS,
+    Batches,
+    LoaderBatches,
+    TensorBatches,
+    call,
+    seeded,
+    tensor_digest,
+)
 from langevin.core.objective import Objective
 from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
@@ -56,6 +65,25 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
         )
     with preserve_rng_state():
         _check_loss(posterior, batches, seed)
+        if batches.exact_resume and not is_repeatable(batches):
+            batches.exact_resume = False
+            warnings.warn(
+                "The data set returns another batch when the same one is read again: it has a random generator or a "
+                "state of its own, so the run is not a function of its seed and a resumed one will continue with other "
+                "batches. Draw from the global generators of torch, numpy or Python, which are seeded for every batch.",
+                stacklevel=3,
+            )
+
+
+def is_repeatable(batches: Batches) -> bool:
+    """Whether the first batch is the same when it is read again."""
+    if isinstance(batches, TensorBatches) or (isinstance(batches, LoaderBatches) and batches.loader.num_workers):
+        return True  # workers begin every epoch with the same state
+    digests, beginning = set(), batches.position()
+    for _ in range(2):
+        digests.add(tensor_digest([leaf for leaf in tree_leaves(batches.fetch(0, 0)) if isinstance(leaf, Tensor)]))
+        batches.rewind(0, 0, beginning)
+    return len(digests) == 1
 
 
 def check_num_data(posterior: Posterior, batches: Batches) -> None:
@@ -144,7 +172,6 @@ def _why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
 
 @torch.no_grad()
 def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
-    seed_everything(seed, 0, 0)
     device = next(posterior.parameters()).device
     beginning = batches.position()
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
@@ -153,12 +180,12 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
     try:
         try:
             check_targets(posterior, batches, x, y)
-            torch.manual_seed(0)
-            loss = float(posterior.loss(x, y))
+            with seeded(seed, 0, 0):
+                loss = float(posterior.loss(x, y))
         except (RuntimeError, AttributeError, TypeError, IndexError) as error:
             raise ValueError(_why_no_loss(posterior, x, error)) from error
-        torch.manual_seed(1)
-        again = float(posterior.loss(x, y))
+        with seeded(seed, 0, 1):
+            again = float(posterior.loss(x, y))
         moved = {public_name(name) for name, (buffer, value) in before.items() if not torch.equal(buffer, value)}
     finally:
         for buffer, value in before.values():
@@ -228,7 +255,9 @@ def check_same_stepper(store: SampleStore, stepper: Any, schedule: Any, option: 
 
 def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Batches) -> None:
     """Warn of what keeps a resumed run from repeating an uninterrupted one bit for bit."""
-    different = [f"{name} {before.get(name)} → {value}" for name, value in now.items() if before.get(name) != value]
+    different = [
+        f"{name} {before[name]} → {value}" for name, value in now.items() if name in before and before[name] != value
+    ]
     if different:
         warnings.warn(
             f"The environment has changed ({', '.join(different)}): the samples to come will agree with those of an "
@@ -236,7 +265,19 @@ def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Ba
             stacklevel=3,
         )
     if not batches.exact_resume:
-        warnings.warn("The DataLoader's order can't be repeated: the run continues with other batches.", stacklevel=3)
+        warnings.warn("The order of the data can't be repeated: the run continues with other batches.", stacklevel=3)
+
+
+def warn_of_gaps(store: SampleStore) -> None:
+    """Say of samples that are missing whether the run draws them again."""
+    at = store.checkpoint_steps()
+    for gap in store.missing:
+        step = at.get(gap.chain)
+        if step is not None and step <= gap.after:
+            what = f"are drawn again from the checkpoint of step {step}"
+        else:
+            what = f"can't be drawn again: the checkpoint of chain {gap.chain} is of step {step}. The run continues"
+        warnings.warn(f"The {gap}; they {what}.", stacklevel=3)
 
 
 def stored_size(store: SampleStore, settings: RunSettings) -> float:
@@ -264,13 +305,24 @@ def human_size(size: float) -> str:
     return str(naturalsize(size)) if math.isfinite(size) else "unlimited"
 
 
+_inside: list[Any] = []  # for every thread that is inside `preserve_rng_state`, the states before the first was
+
+
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
-    """Leave the user's global generators as they were; steps may seed them."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    """Leave the user's global generators as they were; steps may seed them.
+
+    They belong to the process, so of several threads the last one to leave restores them.
+    """
+    with GENERATORS:
+        now = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+        _inside.append(_inside[-1] if _inside else now)
     try:
         yield
     finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])  # noqa: NPY002
+        with GENERATORS:
+            states = _inside.pop()
+            if not _inside:
+                torch.set_rng_state(states[0])
+                random.setstate(states[1])
+                np.random.set_state(states[2])  # noqa: NPY002

@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from langevin.core.batches import Batches
 from langevin.core.objective import Objective
+from langevin.core.parameters import all_finite
 from langevin.errors import DivergenceError, RunError
 from langevin.inference import distributed, trial
 from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
@@ -311,7 +312,7 @@ def _save_checkpoint(store: SampleStore, group: Chains, means: list[RunningMeans
     checkpoints = {chain: group.checkpoint(i, {"means": asdict(means[i])}) for i, chain in enumerate(group.numbers)}
     for index, checkpoint in enumerate(checkpoints.values()):
         for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
-            if not bool(tensor.isfinite().all()):
+            if not all_finite(tensor):
                 raise DivergenceError(_divergence(group, store, index, f"{name} is not finite"))
     store.write_checkpoint(checkpoints)
 

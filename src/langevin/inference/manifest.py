@@ -52,7 +52,8 @@ def make_manifest(
         "sample_dtype": sample_dtype_name(sample_dtype),
         "keep_last": checked_keep_last(keep_last),
         "tensors": tensor_specs(tensors),
-        "environment": environment(device_of(posterior)) | {"replicas": engine.place.mesh.data},
+        "environment": environment(device_of(posterior))
+        | {"replicas": engine.place.mesh.data, "repeatable_data": engine.batches.exact_resume},
         "resumed": [],
     }
 

@@ -108,13 +108,19 @@ class Recorder:
 
     def run(self) -> Run:
         """The samples so far, as a run; recording may go on."""
-        self._store.flush()
+        self._write()
         return Run(self._store, Predictor(self._posterior.model, self._posterior.likelihood))
 
     def close(self) -> None:
         """Write what is buffered, and let go of the directory."""
-        self._store.flush()
+        self._write()
         self._stack.close()
+
+    def _write(self) -> None:
+        """Write what is buffered, and how many samples there are, so that none can vanish unnoticed."""
+        if self._store.buffered():
+            self._store.flush()
+            self._store.write_manifest()
 
     def __enter__(self) -> Self:
         return self

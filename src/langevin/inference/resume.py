@@ -137,11 +137,14 @@ def resume(
             f"The sampler or the schedule of {store.name} can't be made with its options: {error}."
         ) from error
     checks.refuse_if_too_large(store, settings)
+    checks.warn_of_gaps(store)
     load_tensors(original, store.fixed())
     if original is not posterior:
         load_tensors(posterior, store.fixed())
     starts = {chain: starting_weights(init, chain, original) for chain in range(before.chains, settings.chains)}
-    here = environment(device_of(original)) | {"replicas": place.mesh.data}
+    with checks.preserve_rng_state():
+        batches.exact_resume = batches.exact_resume and checks.is_repeatable(batches)
+    here = environment(device_of(original)) | {"replicas": place.mesh.data, "repeatable_data": batches.exact_resume}
     checks.warn_of_differences(manifest["environment"], here, batches)
     predictor = Predictor(original.model, original.likelihood)
 

@@ -28,7 +28,7 @@ class RunSettings:
         smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
         for name, least in smallest.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
                 raise ValueError(f"{name} must be an integer, {least} or more; given {name}={value!r}.")
         if self.burn_in >= self.steps:
             raise ValueError(

@@ -31,6 +31,13 @@ class Preconditioner(ABC):
 
     adapts: ClassVar[bool] = True  # estimated from mini-batches until it is frozen
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kernel" not in vars(cls) and not {"update", "pace", "drift", "noise", "move", "divergence"}.isdisjoint(
+            vars(cls)
+        ):
+            cls.kernel = Preconditioner.kernel  # type: ignore[method-assign]  # an inherited one computes another update
+
     @property
     def elementwise(self) -> bool:
         """Whether A is diagonal and computed for each weight separately, so that chains can be stacked."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from langevin.report.verdicts import Verdict
+from langevin.storage import folders
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ class Report:
         path = Path(path)
         if path.suffix not in (".html", ".json"):
             raise ValueError(f"A report is saved as .html or .json; given {str(path)!r}. Write 'report.html'.")
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = self.html() if path.suffix == ".html" else json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
-        path.write_text(content + "\n", encoding="utf-8")
+        folders.replace(path, (content + "\n").encode())
         return path
 
     def to_dict(self) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class Sampler(Optimizer, ABC):
     prior_energies: Sequence[float] = ()  # see `fuse_prior`
     _decays: Mapping[Tensor, float] = MappingProxyType({})
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "update" in vars(cls) and "kernel" not in vars(cls):
+            cls.kernel = Sampler.kernel  # type: ignore[method-assign]  # an inherited one computes another update
+
     def __init__(
         self,
         params: Iterable[Any],

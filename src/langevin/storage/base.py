@@ -23,8 +23,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.core.parameters import all_finite
 from langevin.errors import RunError
 from langevin.storage.files import dtype_of
+from langevin.storage.gaps import Gap
 
 
 class Record(NamedTuple):
@@ -58,7 +60,7 @@ class SampleStore(ABC):
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.manifest = manifest
         self.corrupted: dict[Path, str] = {}  # files that could not be read, and why
-        self.missing: list[tuple[int, int, int]] = []  # (chain, a, b): samples between steps a and b are gone
+        self.missing: list[Gap] = []  # samples that were saved and are not there
 
     @property
     @abstractmethod
@@ -78,8 +80,8 @@ class SampleStore(ABC):
         """Keep what is not sampled."""
 
     @abstractmethod
-    def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
-        """What is not sampled: frozen parameters and buffers."""
+    def fixed(self, name: str = "fixed", largest: float | None = None) -> dict[str, Tensor]:
+        """What is not sampled: frozen parameters and buffers; a file of more than `largest` bytes is refused."""
 
     @abstractmethod
     def add(self, chain: int, step: int, tensors: Mapping[str, Tensor], stats: Mapping[str, float]) -> None:
@@ -146,11 +148,11 @@ class SampleStore(ABC):
         dtype, chosen = dtype_of(spec["dtype"]), self.manifest.get("sample_dtype")
         return dtype_of(chosen) if chosen and dtype.is_floating_point else dtype
 
-    def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy in the storage dtype, checked to be finite."""
-        stored = tensor.detach().to("cpu", self._stored_dtype(self.manifest["tensors"][name]), copy=True)
-        if stored.is_floating_point() and not bool(stored.isfinite().all()):
-            if bool(tensor.isfinite().all()):
+    def _as_stored(self, name: str, tensor: Tensor, *, copy: bool = True) -> Tensor:
+        """A copy in the storage dtype, checked to be finite; without `copy` the tensor itself, where that will do."""
+        stored = tensor.detach().to("cpu", self._stored_dtype(self.manifest["tensors"][name]), copy=copy)
+        if not all_finite(stored):
+            if all_finite(tensor):
                 raise RunError(
                     f"{name} has values beyond the range of {self.manifest['sample_dtype']}; leave out sample_dtype=…, "
                     f"or write sample_dtype=torch.bfloat16."

@@ -20,13 +20,15 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
-from langevin.errors import RunError
+from langevin.errors import CorruptedFileError, RunError
 from langevin.storage.files import parse
+from langevin.storage.folders import Folder, listed, open_regular, read_bytes
 
 _HEARTBEAT_SECONDS = 5.0
 _PATIENCE = 2.0  # seconds; others look for milliseconds
+_LARGEST = 16 << 20  # bytes of a heartbeat or a lock; a million chains need that
 _numbers = itertools.count()
 _held: set[int] = set()  # descriptors of locks, which processes forked from this one must not keep alive
 
@@ -55,9 +57,10 @@ class Heartbeat:
 
 @dataclass
 class Writer:
-    """This process, while it may write."""
+    """This process, while it may write; a process that is forked from it may not."""
 
-    place: Path
+    root: Folder
+    name: str
     who: dict[str, Any]
     _steps: dict[int, int] = field(default_factory=dict)
     _since: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -66,7 +69,7 @@ class Writer:
     def heartbeat(self, chains: Collection[int], step: int) -> None:
         """Write how far these chains are, every few seconds; a disk that refuses is no reason to stop."""
         now = time.monotonic()
-        if now - self._last < _HEARTBEAT_SECONDS:
+        if now - self._last < _HEARTBEAT_SECONDS or not self.is_mine():
             return
         self._last = now
         first = min(chains)
@@ -74,10 +77,12 @@ class Writer:
         self._steps.update(dict.fromkeys(chains, step))
         rate = (step - at) / (now - begun) if now > begun else 0.0
         beat = {**self.who, "steps": self._steps, "rate": rate, "at": time.time()}
-        with suppress(OSError):
-            beside = self.place.with_suffix(".new")
-            beside.write_text(json.dumps(beat))
-            os.replace(beside, self.place.with_suffix(".json"))
+        with suppress(OSError), self.root.below("writers") as folder:
+            folder.write(f"{self.name}.json", json.dumps(beat).encode(), sync=False)
+
+    def is_mine(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.root.owner == os.getpid()
 
 
 @contextmanager
@@ -89,38 +94,52 @@ def holding(path: Path, chains: Collection[int] | None = None) -> Iterator[Write
         "chains": None if chains is None else sorted(chains),
         "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    folder = path / "writers"
-    place = folder / f"{who['host']}-{os.getpid()}-{next(_numbers)}.lock"
     try:
-        folder.mkdir(exist_ok=True)
-        with _locked(open(path / "lock", "a")):
-            _refuse_if_held(path, folder, chains)
-            mine = open(place, "w")  # noqa: SIM115  (held until the end of the block below)
-            fcntl.flock(mine, fcntl.LOCK_EX)
-            mine.write(json.dumps(who))
-            mine.flush()
+        root = Folder.open(path)
     except OSError as error:
         raise RunError(f"{path} can't be written to: {error.strerror or error}.") from None
-    with mine:
-        _held.add(mine.fileno())
+    with root:
+        writer = Writer(root, f"{who['host']}-{os.getpid()}-{next(_numbers)}", who)
+        lock = _take(writer, chains)
         try:
-            yield Writer(place, who)
+            yield writer
         finally:
-            _held.discard(mine.fileno())
-            with suppress(OSError):
-                place.unlink()
+            if writer.is_mine():  # the lock of a forked process is its parent's
+                with suppress(OSError), root.below("writers") as folder:
+                    folder.unlink(f"{writer.name}.lock")
+                _held.discard(lock)
+                os.close(lock)
+
+
+def _take(writer: Writer, chains: Collection[int] | None) -> int:
+    """The descriptor of a lock of our own, unless somebody else holds one for these chains."""
+    root = writer.root
+    try:
+        with root.below("writers") as folder, _locked(root.open_file("lock", os.O_RDWR | os.O_CREAT)):
+            _refuse_if_held(folder, chains)
+            lock = folder.open_file(f"{writer.name}.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(lock, json.dumps(writer.who).encode())
+    except OSError as error:
+        raise RunError(f"{root.path} can't be written to: {error.strerror or error}.") from None
+    except CorruptedFileError as error:
+        raise RunError(f"{root.path} can't be written to: its lock can't be taken, since {error}.") from None
+    _held.add(lock)
+    return lock
 
 
 def heartbeats(path: Path) -> list[Heartbeat]:
     """The last heartbeats of all writers, the newest first; what can't be read is left out."""
-    found = []
-    for file in (path / "writers").glob("*.json"):
+    found, files = [], []
+    with suppress(OSError):
+        files = listed(path / "writers", ".json")
+    for file in files:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            said = parse(file.read_bytes())
+            said = parse(read_bytes(file, _LARGEST))
             beat = Heartbeat(
                 who=_name(said),
                 chains=_chains(said),
-                alive=_is_held(file.with_suffix(".lock")),
+                alive=_is_alive(file.with_suffix(".lock")),
                 steps={int(chain): int(step) for chain, step in said["steps"].items()},
                 rate=float(said["rate"]),
                 age=time.time() - float(said["at"]),
@@ -129,49 +148,67 @@ def heartbeats(path: Path) -> list[Heartbeat]:
     return [beat for _, beat in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _refuse_if_held(path: Path, folder: Path, chains: Collection[int] | None) -> None:
-    for file in {file.with_suffix(".lock") for file in folder.glob("*-*")}:
-        if not _is_held(file):  # of a process that has ended
-            for left_over in (file, file.with_suffix(".json"), file.with_suffix(".new")):
-                left_over.unlink(missing_ok=True)
+def _refuse_if_held(folder: Folder, chains: Collection[int] | None) -> None:
+    for name in {name.removesuffix(".lock").removesuffix(".json") for name in folder.names() if "-" in name}:
+        said = _said_by_holder(folder, f"{name}.lock")
+        if said is None:  # of a process that has ended
+            for left_over in (f"{name}.lock", f"{name}.json"):
+                folder.unlink(left_over)
             continue
-        said: Any = {}
-        with suppress(OSError, ValueError):
-            said = parse(file.read_bytes())
         try:
             theirs = _chains(said)
             common = theirs is None or chains is None or not set(theirs).isdisjoint(chains)
         except (TypeError, ValueError, AttributeError, KeyError):
             common = True  # it is held, and does not say what for
         if common:
-            raise RunError(f"{path} is being written by {_name(said)}. Wait until that ends, or stop it.")
+            raise RunError(f"{folder.path.parent} is being written by {_name(said)}. Wait until that ends, or stop it.")
 
 
-def _is_held(file: Path) -> bool:
+def _said_by_holder(folder: Folder, name: str) -> Any:
+    """What a lock says that a living process holds; None if none does."""
+    try:
+        with open(folder.open_file(name, os.O_RDONLY), "rb") as lock:
+            if not _is_held(lock):
+                return None
+            with suppress(ValueError):
+                return parse(lock.read(_LARGEST)) or {}
+            return {}
+    except (FileNotFoundError, CorruptedFileError):
+        return None
+
+
+def _is_held(lock: BinaryIO) -> bool:
     """Whether a living process holds this lock; to look is to share it for a moment, which refuses nobody else."""
     try:
-        with open(file) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except FileNotFoundError:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
         return True
 
 
+def _is_alive(file: Path) -> bool:
+    try:
+        with open_regular(file) as lock:
+            return _is_held(lock)
+    except (FileNotFoundError, CorruptedFileError):
+        return False
+
+
 @contextmanager
-def _locked(file: IO[str]) -> Iterator[None]:
-    with file:
+def _locked(descriptor: int) -> Iterator[None]:
+    try:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _name(said: Any) -> str:

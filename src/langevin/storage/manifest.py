@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from langevin.errors import RunError
+from langevin.errors import CorruptedFileError, RunError
 from langevin.storage.files import dtype_of, parse
+from langevin.storage.folders import read_bytes
+from langevin.storage.gaps import read_saved
 
 FORMAT = 4
 READABLE = (3, FORMAT)  # format 3 has the same files, but another random stream
@@ -41,7 +44,10 @@ _RECIPES = ("sampler", "schedule", "likelihood", "method")
 
 def exists(path: Path) -> bool:
     """Whether a directory contains a run."""
-    return (path / _NAME).exists()
+    try:
+        return (path / _NAME).exists()
+    except OSError as error:
+        raise RunError(f"{path} can't be read: {error.strerror or error}.") from None
 
 
 def text(manifest: dict[str, Any]) -> bytes:
@@ -59,13 +65,9 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
     """The manifest of a run, checked; one that was `edited` by hand only where that is allowed."""
     place = file(path)
     try:
-        if place.stat().st_size > _LARGEST:
-            raise RunError(f"{place} is not the manifest of a run: it is larger than any.")
-        manifest = parse(place.read_bytes())
+        manifest = parse(read_bytes(place, _LARGEST))
     except FileNotFoundError:
         raise RunError(f"{path} contains no run (there is no manifest.json).") from None
-    except RunError:
-        raise
     except (OSError, ValueError) as error:
         raise RunError(f"{place} can't be read: {error}.") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("tensors"), dict):
@@ -88,6 +90,15 @@ def read(path: Path, *, edited: bool = False) -> dict[str, Any]:
     return manifest
 
 
+def run_of(path: Path) -> str | None:
+    """The identity of the run in a directory, if there is one that can be read."""
+    with suppress(OSError, ValueError):
+        found = parse(read_bytes(file(path), _LARGEST))
+        if isinstance(found, dict) and isinstance(found.get("run"), str):
+            return str(found["run"])
+    return None
+
+
 def require(path: Path, manifest: dict[str, Any], *names: str) -> None:
     """Raise if entries are missing (by default any) that are needed to go on."""
     if missing := [name for name in names or _KINDS if name not in manifest]:
@@ -105,10 +116,30 @@ def _check(place: Path, manifest: dict[str, Any]) -> None:
     wrong = [name for name, kinds in _KINDS.items() if name in manifest and type(manifest[name]) not in kinds]
     if "run" not in manifest or (type(manifest.get("keep_last")) is int and manifest["keep_last"] < 1):
         wrong.append("run" if "run" not in manifest else "keep_last")
+    if not _are_counts(manifest.get("saved", {})):
+        wrong.append("saved")
     wrong += [name for name in _RECIPES if not _is_recipe(manifest.get(name))]
     wrong += [f"tensors: {name}" for name, spec in manifest["tensors"].items() if not _is_spec(spec)]
+    if "method" in manifest:
+        wrong += [name for name in ("weights", "buffers") if not _are_names(manifest.get(name))]
+        if type(manifest.get("draws")) is not int or not 1 <= manifest["draws"] < 2**31:
+            wrong.append("draws")
     if wrong:
         raise RunError(f"{place} is not the manifest of a run: {wrong[0]!r} has the wrong type.")
+
+
+def _are_counts(saved: Any) -> bool:
+    """Whether this is what chains have saved: {"0": [100, 12000]}, a number and the last step of each."""
+    if not isinstance(saved, dict) or not all(chain.isdecimal() for chain in saved):
+        return False
+    try:
+        return all(read_saved(pair) is not None for pair in saved.values())
+    except CorruptedFileError:
+        return False
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _is_recipe(recipe: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from langevin.errors import RunError
 from langevin.storage.base import Checkpoint, Record, SampleStore, last_samples
+from langevin.storage.files import free_memory
 
 
 class _Kept(NamedTuple):
@@ -43,7 +43,7 @@ class MemoryStore(SampleStore):
         """Keep copies."""
         self._fixed[name] = _copied(tensors)
 
-    def fixed(self, name: str = "fixed") -> dict[str, Tensor]:
+    def fixed(self, name: str = "fixed", largest: float | None = None) -> dict[str, Tensor]:
         """What is not sampled."""
         if name not in self._fixed:
             raise RunError(f"The run in memory has no {name} tensors.")
@@ -107,10 +107,7 @@ class MemoryStore(SampleStore):
 
     def free_bytes(self) -> float:
         """Half of the memory that is free: the rest is for computing."""
-        try:
-            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
-        except (ValueError, OSError):  # a system that does not tell
-            return float("inf")
+        return free_memory() / 2
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

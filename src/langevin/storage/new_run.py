@@ -11,6 +11,7 @@ from pathlib import Path
 from langevin.errors import CorruptedFileError, RunError
 from langevin.storage import files
 from langevin.storage import manifest as manifests
+from langevin.storage.folders import Folder, listed
 
 _OURS = {"samples", "checkpoints", "writers", "lock", "fixed.safetensors", "statistics.safetensors", "tensorboard"}
 
@@ -21,7 +22,7 @@ def check_directory(path: Path) -> None:
         raise RunError("out is empty, which would be the working directory; name a new one: out='runs/mine'.")
     if not path.exists():
         return
-    if any((path / "samples").glob("*/*.safetensors")):
+    if any(folder.is_dir() and listed(folder, ".safetensors") for folder in listed(path / "samples")):
         raise RunError(
             f"{path} contains samples but no manifest.json, so they can't be continued and are not overwritten. "
             f"Restore the manifest, or choose another directory: out={str(path) + '-2'!r}."
@@ -35,13 +36,14 @@ def check_directory(path: Path) -> None:
         )
 
 
-def claim_directory(path: Path) -> None:
+def claim_directory(root: Folder) -> None:
     """Remove what a failed start has left; only under the lock. Raise if another run has started meanwhile."""
-    if manifests.exists(path):
-        raise RunError(f"Another process has just started a run in {path}; choose another directory.")
-    for file in _left_over(path):
+    if manifests.exists(root.path):
+        raise RunError(f"Another process has just started a run in {root.path}; choose another directory.")
+    for file in _left_over(root.path):
         if _is_ours(file):
-            file.unlink()
+            with root.below(*file.parent.relative_to(root.path).parts) as folder:
+                folder.unlink(file.name)
 
 
 def _may_be_ours(entry: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,10 @@ from safetensors import SafetensorError
 from langevin.errors import CorruptedFileError
 from langevin.storage import files
 from langevin.storage.base import Record
+from langevin.storage.folders import listed
+from langevin.storage.gaps import Gap, Saved, find_gaps, saved_now
 
+_LOOKS = 10
 # what parsing arbitrary bytes can raise; errors of the system (OSError) are not the file's fault
 UNREADABLE = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError)
 
@@ -29,7 +34,8 @@ class Index:
 
     records: dict[int, list[Record]] = field(default_factory=dict)  # by chain
     corrupted: dict[Path, str] = field(default_factory=dict)  # files that are not what they should be, and why
-    missing: list[tuple[int, int, int]] = field(default_factory=list)  # (chain, a, b): after step a, before b, is a gap
+    missing: list[Gap] = field(default_factory=list)
+    saved: dict[int, Saved] = field(default_factory=dict)  # what each chain has saved, missing samples included
 
 
 def path_of(path: Path, chain: int, step: int) -> Path:
@@ -37,16 +43,22 @@ def path_of(path: Path, chain: int, step: int) -> Path:
     return path / "samples" / f"chain-{chain:04}" / f"{step:010}.safetensors"
 
 
-def read_index(path: Path, manifest: dict[str, Any]) -> Index:
+def read_index(path: Path, manifest: dict[str, Any], known: Callable[[], Mapping[int, Saved]]) -> Index:
     """All samples of a run. While others write, those of a chain are a beginning of what it will have.
 
-    A listing made while files are added may have a later one without an earlier one; a second look finds that. Where
-    old samples give way to new ones (keep-last), gaps are no news.
+    `known` says what chains have saved; it is read first, so that whatever it counts is there. A listing made while
+    files are added or give way to newer ones may lack some; what is missing is missing in two successive ones.
     """
-    for _ in range(3):
-        index = _look(path, manifest)
+    index = _look(path, manifest, known())
+    for _ in range(_LOOKS):
         if not index.missing:
             break
+        before, index = index, _look(path, manifest, known())
+        if (index.missing, index.saved) == (before.missing, before.saved):
+            break
+        time.sleep(0.01)
+    else:
+        index.missing = []  # it changes from look to look: another process is writing
     return index
 
 
@@ -75,22 +87,33 @@ def read_header(path: Path, manifest: dict[str, Any]) -> SampleFile:
     return SampleFile(records, after)
 
 
-def _look(path: Path, manifest: dict[str, Any]) -> Index:
+def _look(path: Path, manifest: dict[str, Any], known: Mapping[int, Saved]) -> Index:
     index, found = Index(), []
-    for file in sorted((path / "samples").glob("chain-*/*.safetensors")):
-        try:
-            found.append(read_header(file, manifest))
-        except FileNotFoundError:  # it gave way to newer ones
-            if not file.is_file() and file.exists():
-                index.corrupted[file] = "not a file"
-        except UNREADABLE as error:
-            index.corrupted[file] = str(error) or type(error).__name__
+    for folder in listed(path / "samples"):
+        if not folder.name.startswith("chain-"):
+            continue
+        if not folder.is_dir():
+            index.corrupted[folder] = "it is not a directory"
+            continue
+        for file in listed(folder, ".safetensors"):
+            try:
+                found.append(read_header(file, manifest))
+            except FileNotFoundError:  # it gave way to newer ones
+                continue
+            except UNREADABLE as error:
+                index.corrupted[file] = str(error) or type(error).__name__
     for sample_file in found:
         index.records.setdefault(sample_file.records[0].chain, []).extend(sample_file.records)
     steps = {chain: {record.step for record in records} for chain, records in index.records.items()}
-    for records, after in found:
-        chain, first = records[0].chain, records[0].step
-        if after is not None and after not in steps[chain] and manifest.get("keep_last") is None:
-            before = max((step for step in steps[chain] if step < first), default=0)
-            index.missing.append((chain, before, first))
+    links = [(records[0].chain, records[0].step, after) for records, after in found]
+    gaps = find_gaps(links, steps, known, manifest.get("keep_last"))
+    damaged = {_chain_of(file) for file in index.corrupted}  # what these contained is missing for that reason
+    index.missing = [gap for gap in gaps if gap.chain not in damaged]
+    index.saved = saved_now(steps, known)
     return index
+
+
+def _chain_of(file: Path) -> int | None:
+    folder = file.name if file.name.startswith("chain-") else file.parent.name
+    number = folder.removeprefix("chain-")
+    return int(number) if number.isdecimal() else None

@@ -38,7 +38,7 @@ def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
             )
         )
     remarks += [f"corrupted: {file} ({why})" for file, why in store.corrupted.items()]
-    remarks += [f"chain {c}: samples between the steps {a} and {b} are missing" for c, a, b in store.missing]
+    remarks += [str(gap) for gap in store.missing]
     return _title(store, settings), rows, remarks
 
 

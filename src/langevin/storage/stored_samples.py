@@ -9,6 +9,7 @@ from typing import overload
 
 from torch import Tensor
 
+from langevin.core.parameters import all_finite
 from langevin.errors import NonFiniteSampleError
 from langevin.storage.base import Record, SampleStore
 
@@ -128,7 +129,7 @@ class StoredSamples(Sequence[Weights]):
             ):
                 count += 1
             stack, places = self.store.read_rows(records[:count]), {(r.chain, r.step) for r in records[:count]}
-            if places <= self._finite or all(bool(t.isfinite().all()) for t in stack.values() if t.is_floating_point()):
+            if places <= self._finite or all(map(all_finite, stack.values())):
                 self._finite |= places
                 yield stack
             else:
@@ -147,7 +148,7 @@ class StoredSamples(Sequence[Weights]):
     def _read(self, record: Record) -> Weights:
         sample = self.store.read(record)
         for name, tensor in sample.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if not all_finite(tensor):
                 raise NonFiniteSampleError(
                     f"the sample of chain {record.chain} at step {record.step} has NaN or infinity in {name}"
                 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from langevin.errors import RunError
-from langevin.storage import files
+from langevin.storage import checkpoint_files, files, locks
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.sample_files import UNREADABLE
@@ -41,28 +42,26 @@ def verify(path: str | Path) -> Report:
             corrupted.append(file)
         else:
             sound += count
-    statistics = store.path.glob("statistics.safetensors")  # of a fit with BatchNorm, once it is complete
-    checkpoints = (store.path / "checkpoints").glob("*.safetensors")
-    others = [store.path / "fixed.safetensors", *statistics, *sorted(checkpoints)]
+    fixed = [store.path / "fixed.safetensors", *_statistics(store)]
+    others = [*fixed, *checkpoint_files.files_of(store.path)]
     problems += [f"{file}: {why}" for file in others if (why := _wrong(file))]
+    problems += [f"{file}: it is from another run" for file in fixed if _is_foreign(file, store)]
     problems += list(_unusable(store))
-    gone = [m for m in store.missing if not store.corrupted]
-    problems += [f"chain {chain}: samples between the steps {a} and {b} are missing" for chain, a, b in gone]
+    problems += [str(gap) for gap in store.missing]
     return Report(len(counts) + len(store.corrupted) + len(others) + 1, sound, problems, corrupted)
 
 
 def quarantine(path: str | Path, report: Report) -> Path:
     """Move the corrupted files of samples out of the way, to the folder that is returned; the rest is then usable."""
-    folder = Path(path) / "quarantine"
-    with _quiet(path).writing():
-        folder.mkdir(exist_ok=True)
+    with locks.holding(Path(path)) as writer, writer.root.below("quarantine") as target:
         for file in report.corrupted:
-            place, number = folder / f"{file.parent.name}-{file.name}", 1
-            while place.exists():  # of a quarantine before this one
+            place, number = f"{file.parent.name}-{file.name}", 1
+            while target.contains(place):  # of a quarantine before this one
                 number += 1
-                place = place.with_name(f"{file.parent.name}-{file.stem}.{number}{file.suffix}")
-            os.replace(file, place)
-    return folder
+                place = f"{file.parent.name}-{file.stem}.{number}{file.suffix}"
+            with writer.root.below(*file.parent.relative_to(path).parts) as folder:
+                folder.move(file.name, target, place)
+        return target.path
 
 
 def accept_manifest(path: str | Path) -> None:
@@ -89,21 +88,35 @@ def _wrong(file: Path) -> str | None:
         return str(error)
 
 
-def _unusable(store: DirectoryStore) -> Iterator[str]:
-    """Files that are intact, but from another run, or not all that it needs."""
+def _statistics(store: DirectoryStore) -> list[Path]:
+    """The file of BatchNorm statistics, where one was written; a fit with BatchNorm that is complete needs one."""
+    file = store.path / "statistics.safetensors"
+    settings = store.manifest.get("settings", {})
+    complete = False
+    if store.manifest.get("buffers"):
+        with suppress(RunError):
+            complete = store.checkpoint_steps().get(0) == settings.get("steps")
+    return [file] if complete or os.path.lexists(file) else []
+
+
+def _is_foreign(file: Path, store: DirectoryStore) -> bool:
     try:
-        store.fixed()
-    except RunError as error:
-        if "another run" in str(error):
-            yield str(error)
+        with files.open_tensors(file) as opened:
+            return bool((opened.metadata() or {}).get("run") != store.manifest["run"])
+    except (OSError, *UNREADABLE):
+        return False  # which is told already
+
+
+def _unusable(store: DirectoryStore) -> Iterator[str]:
+    """Checkpoints that are intact, but not all that the run needs."""
     try:
         at = store.checkpoint_steps()
     except RunError as error:
         yield str(error)
         return
     method = store.manifest.get("method")
-    if isinstance(method, dict) and method.get("name") == "Laplace":  # it takes no steps, so there is none to resume
-        return
+    if store.manifest.get("recorded") or (isinstance(method, dict) and method.get("name") == "Laplace"):
+        return  # it can't be resumed, or takes no steps
     chains = store.manifest.get("settings", {}).get("chains")
     if isinstance(chains, int) and (lost := list(islice((c for c in range(chains) if c not in at), 10))):
         yield f"the chains {lost} have no checkpoint, so they can't be resumed"
