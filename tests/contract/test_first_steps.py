@@ -58,7 +58,7 @@ def losses(name, start=None, **options):
         except FloatingPointError:
             values.append(torch.tensor(torch.inf))
             break
-    return torch.stack(values)
+    return torch.stack(values).nan_to_num(torch.inf)
 
 
 @pytest.mark.parametrize("name", adaptive())
@@ -66,13 +66,14 @@ def test_the_loss_stays_within_its_stationary_range(name):
     values = losses(name)
     early, late = values[:150], values[150:]
     assert late.max() < 3 * values[0], "this learning rate has no stationary range near the start"
-    assert early.max() < late.max() + (late.max() - late.min())
+    assert early.max() < 1.25 * late.max()  # late is a short record: its maximum is not the last word
 
 
 @pytest.mark.parametrize("name", ["psgld", "ksgld"])
 def test_without_a_warm_up_the_start_is_lost(name):
     """Which is what the warm-up is for."""
-    assert losses(name, warmup=0).max() > 2
+    values = losses(name, warmup=0)
+    assert values.max() > 3 * values[0]
 
 
 def test_ksgld_with_more_outputs_than_examples_in_a_batch():
