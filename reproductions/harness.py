@@ -1,17 +1,16 @@
 """What every reproduction shares: cells that are measured once, claims that are judged from them, a page from both.
 
 An experiment is a table. Its `cells` are the settings of the rows (method, temperature, seed, …), `measure` turns a
-cell into numbers, `draw` makes the paper's figure from the rows, and each claim is a function of the rows. A row is
-written as soon as it is measured, so an interrupted reproduction resumes at the first missing row.
+cell into numbers, `draw` makes the paper's figure from the rows, and each claim has a judge, which sees the rows alone.
+A row is written as soon as it is measured, so an interrupted reproduction resumes at the first missing row; it comes
+with the definitions of the judges at that time, so that a judge that was changed after the run is seen to be.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,35 +18,27 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
 import langevin as lv
-from langevin.core.statistics import Estimate
 from langevin.inference.callbacks import StepInfo
 from langevin.inference.environment import environment
 from langevin.storage import files
+from reproductions.judges import Judge, digest_of
+from reproductions.rows import Cell, Rows, cell_of
 
 SCALES = ("quick", "full", "paper")
-Cell = dict[str, Any]
-
-
-class Verdict(NamedTuple):
-    """What was measured for a claim; `reproduced` is None where the measurement can't tell."""
-
-    measured: str
-    reproduced: bool | None
-    why: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and the function of an experiment's rows that judges it."""
+    """A sentence of the paper, and its judge."""
 
     says: str
-    judge: Callable[[Rows], Verdict]
+    judge: Judge
     otherwise: str = ""  # the reason that we suspect, if it does not reproduce
 
 
@@ -76,6 +67,16 @@ class Experiment:
         have = [cell_of(row) for row in rows]
         return [cell for cell in self.wanted(settings, rows) if cell not in have]
 
+    def complete(self, settings: Any, rows: Rows) -> Rows:
+        """The rows of the seeds that miss no cell."""
+        lacking = {cell["seed"] for cell in self.missing(settings, rows)}
+        return Rows(row for row in rows if row["seed"] not in lacking)
+
+    @property
+    def judges(self) -> dict[str, dict[str, Any]]:
+        """The definitions of all judges, by the claim's sentence."""
+        return {claim.says: {"digest": claim.judge.digest, **claim.judge.definition} for claim in self.claims}
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -85,39 +86,6 @@ class Paper:
     citation: str
     experiments: Mapping[str, Experiment]
     remarks: str = ""
-
-
-class Rows(list[Cell]):
-    """Rows of results."""
-
-    def where(self, **key: Any) -> Rows:
-        """The rows with these settings."""
-        return Rows(row for row in self if all(row.get(name) == value for name, value in key.items()))
-
-    def values(self, name: str) -> list[Any]:
-        """The different values of a setting, in the order of their first appearance."""
-        return list(dict.fromkeys(row[name] for row in self))
-
-    def mean(self, name: str, **key: Any) -> Estimate:
-        """Mean of a number over the rows of these settings (the seeds), and its standard error: nan for one row."""
-        numbers = [row[name] for row in self.where(**key)]
-        if not numbers:
-            raise KeyError(f"no row has {key}")
-        error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else math.nan
-        return Estimate(statistics.fmean(numbers), error)
-
-    def paired(self, name: str, one: Cell, other: Cell) -> Estimate:
-        """The mean difference, one minus the other, over the seeds that both have."""
-        first = {row["seed"]: row[name] for row in self.where(**one)}
-        second = {row["seed"]: row[name] for row in self.where(**other)}
-        return Rows({"d": first[seed] - second[seed]} for seed in first.keys() & second.keys()).mean("d")
-
-
-def clearly(difference: Estimate) -> bool | None:
-    """Whether a difference is below zero by two standard errors; None if it is neither clearly below nor above."""
-    if math.isnan(difference.error):
-        return None
-    return None if abs(difference.mean) <= 2 * difference.error else difference.mean < 0
 
 
 def run_experiments(
@@ -144,10 +112,10 @@ def run_experiments(
     chosen = {name: papers[paper].experiments[name] for name in papers[paper].experiments if only in (None, name)}
     for name, experiment in chosen.items():
         settings = json.loads(json.dumps(asdict(experiment.settings[scale])))
-        if name in known and known[name]["settings"] != settings:
+        if name in known and _without_seeds(known[name]["settings"]) != _without_seeds(settings):
             known.pop(name)
             shutil.rmtree(out / "work" / name, ignore_errors=True)  # interrupted cells of the other settings
-        known.setdefault(name, {"settings": settings, "rows": []})
+        known[name] = {"judges": {}, "rows": [], **known.get(name, {}), "settings": settings}
     _write(file, results)  # so that the settings of interrupted cells are known
 
     def todo() -> list[tuple[str, Cell]]:
@@ -162,6 +130,9 @@ def run_experiments(
         while cells := todo():  # more than once where rows lead to further cells
             bar.total += len(cells)
             for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
+                judges = chosen[name].judges
+                row["judges"] = digest_of(judges)
+                known[name]["judges"][row["judges"]] = judges
                 known[name]["rows"].append(row)
                 _write(file, results)
                 bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
@@ -172,6 +143,27 @@ def run_experiments(
     _write(file, results)
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
+
+
+def judged_by(claim: Claim, part: dict[str, Any], rows: Rows) -> str:
+    """Whether the claim's judge is the one that was defined when the rows were measured, in words."""
+    then = [part.get("judges", {}).get(row.get("judges"), {}).get(claim.says, {}).get("digest") for row in rows]
+    before = sum(digest is None for digest in then)
+    other = sum(digest not in (None, claim.judge.digest) for digest in then)
+    if not (before or other):
+        return "before the rows" if then else "before the rows, of which there are none yet"
+    words = (
+        f"after {before} of {len(then)} rows were measured" if before else "",
+        f"{other} of {len(then)} rows were measured under another judge" if other else "",
+    )
+    return "**" + "; ".join(word for word in words if word) + "**"
+
+
+def _without_seeds(settings: Any) -> Any:
+    """Settings without the number of seeds, on which no row depends."""
+    if not isinstance(settings, dict):
+        return settings
+    return {name: _without_seeds(value) for name, value in settings.items() if name != "seeds"}
 
 
 def _write(file: Path, results: dict[str, Any]) -> None:
@@ -234,11 +226,6 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def cell_of(row: Cell) -> Cell:
-    """The settings of a row."""
-    return {key: row[key] for key in row["cell"]}
 
 
 def _place_in(order: list[Cell], cell: Cell) -> int:

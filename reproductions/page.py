@@ -8,17 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reproductions.harness import Claim, Experiment, Paper, Rows, Verdict
+from reproductions.harness import Claim, Experiment, Paper, judged_by
+from reproductions.judges import Verdict
+from reproductions.rows import Rows
 
 _TITLE = "# Five papers, reproduced"
-_WORDS = {True: "yes", False: "**no**", None: "can't tell"}
 
 
 def write_page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> None:
     """Figures and `README.md` of one paper from its results."""
     from matplotlib.figure import Figure
 
-    for name, experiment, rows in _finished(papers[results["paper"]], results):
+    for name, experiment, rows in _measured(papers[results["paper"]], results):
+        if not rows:
+            continue
         figure = Figure(figsize=experiment.figure_size, layout="constrained")
         experiment.draw(figure, rows)
         figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
@@ -32,38 +35,51 @@ def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str
     parts = [
         f"# {paper.title}",
         f"Written by `{command}` ([results](results.json)); torch {results['environment']['torch']}, "
-        f"{_minutes(results)} of computing on one core. ± is one standard error over seeds.",
+        f"{_minutes(results)} of computing on one core. ± is one standard error over seeds. A verdict is that of "
+        "Student's t over seeds at 5 % (`reproductions/judges.py`), by the judges below, the same function for all.",
         "" if results["scale"] != "quick" else "**Quick: it shows that everything runs. The verdicts mean nothing.**",
         paper.remarks,
         _table(
             ("experiment", "the paper says", "we measured", "reproduced?"),
             [
-                (name, claim, verdict.measured + (f" {verdict.why}" if verdict.why else ""), _WORDS[verdict.reproduced])
+                (name, claim, verdict.measured + (f" {verdict.why}" if verdict.why else ""), verdict.answer)
                 for name, claim, verdict in verdicts(paper, results)
             ],
         ),
     ]
-    for name, experiment, _ in _finished(paper, results):
-        parts += [f"## {experiment.title}", f"![{experiment.title}]({name}.png)", _reductions(experiment, results)]
+    for name, experiment, rows in _measured(paper, results):
+        figure = f"![{experiment.title}]({name}.png)" if rows else "Not run yet."
+        parts += [f"## {experiment.title}", figure, _judges(experiment, results["experiments"].get(name, {}), rows)]
+        parts += [_reductions(experiment, results)]
     parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verdict]]:
-    """Every claim of the experiments that are complete, with its verdict."""
+    """Every claim with its verdict, from the seeds that are complete."""
     return [
         (name, claim.says, _explained(claim, claim.judge(rows)))
-        for name, experiment, rows in _finished(paper, results)
+        for name, experiment, rows in _measured(paper, results)
         for claim in experiment.claims
     ]
 
 
-def _finished(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Experiment, Rows]]:
-    """The experiments of which every cell is measured."""
+def _measured(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Experiment, Rows]]:
+    """The experiments with the rows of the seeds that miss no cell."""
     for name, experiment in paper.experiments.items():
         rows = Rows(results["experiments"].get(name, {}).get("rows", []))
-        if rows and not experiment.missing(experiment.settings[results["scale"]], rows):
-            yield name, experiment, rows
+        yield name, experiment, experiment.complete(experiment.settings[results["scale"]], rows)
+
+
+def _judges(experiment: Experiment, part: dict[str, Any], rows: Rows) -> str:
+    """What each claim is taken to say, and whether that was fixed before the rows were measured."""
+    return _table(
+        ("claim", "judge: what is compared, and where every contrast must lie", "digest", "judge fixed"),
+        [
+            (claim.says, claim.judge.rule, f"`{claim.judge.digest}`", judged_by(claim, part, rows))
+            for claim in experiment.claims
+        ],
+    )
 
 
 def _explained(claim: Claim, verdict: Verdict) -> Verdict:
@@ -81,19 +97,20 @@ def overview(papers: Mapping[str, Paper], experiments: Path) -> str:
         if file.exists():
             found = verdicts(paper, json.loads(file.read_text()))
             lines += [
-                (f"[{name}]({name}/README.md)", experiment, says, verdict.measured, _WORDS[verdict.reproduced])
+                (f"[{name}]({name}/README.md)", experiment, says, verdict.measured, verdict.answer)
                 for experiment, says, verdict in found
             ]
-            answers = [verdict.reproduced for _, _, verdict in found]
-            counts.append(
-                (f"[{paper.title}]({name}/README.md)", *(str(answers.count(answer)) for answer in (True, False, None)))
-            )
+            answers = ["not judged" if verdict.missing else verdict.answer for _, _, verdict in found]
+            kinds = ("yes", "**no**", "can't tell", "not judged")
+            counts.append((f"[{paper.title}]({name}/README.md)", *(str(answers.count(kind)) for kind in kinds)))
     return (
         f"{_TITLE}\n\n"
         "Every claim, from the results that `python -m reproductions PAPER --scale full --out experiments/PAPER` "
         "wrote, on two cores, with networks, data and runs that are smaller than the papers' (each page says how). A "
-        "claim is judged by a function of the results; one that does not reproduce is said not to.\n\n"
-        + _table(("paper", "claims that reproduce", "do not", "can't be told"), counts)
+        "claim is judged from the results by Student's t over seeds; one that does not reproduce is said not to, and "
+        "one with fewer seeds than its judge wants is not judged. Each page has the judges, and says which of them "
+        "were written after the rows were measured.\n\n"
+        + _table(("paper", "claims that reproduce", "do not", "can't be told", "not judged"), counts)
         + "\n\n"
         + _table(("paper", "experiment", "it says", "we measured", "reproduced?"), lines)
         + "\n"

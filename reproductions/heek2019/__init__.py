@@ -8,8 +8,7 @@ PAPER = Paper(
     title="Bayesian inference for large scale image classification (Heek & Kalchbrenner 2019)",
     citation=lv.ATMC.citation,
     remarks=(
-        "Where there is one seed, ± is one standard error of a paired bootstrap over the test images: it knows nothing "
-        "of how another seed would have trained. SGD without BatchNorm looks for the most probable weights under the "
+        "SGD without BatchNorm looks for the most probable weights under the "
         "sampler's own prior. The numbers of images and the samplers' rates of the full scale were chosen after "
         "trials that were scored on one to two thousand of the test images: ATMC had several settings, SGD one, so "
         "SGD's rates are not tuned."

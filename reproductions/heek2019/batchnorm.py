@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from reproductions.harness import Claim, Experiment, Rows
+from reproductions.harness import Claim, Experiment
 from reproductions.heek2019.claims import better
 from reproductions.heek2019.runs import Settings, cells, measure
 from reproductions.heek2019.table import FULL, QUICK
+from reproductions.rows import Rows
 
 ARMS = ("ATMC", "ATMC + dropout", "ATMC + BatchNorm", "SGD + BatchNorm")
 

@@ -1,20 +1,23 @@
-"""The paper's claims about a table of methods, and its figures."""
+"""The judges of the paper's claims about a table of methods, and its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from langevin.evaluation.scores import Reliability
 from langevin.plots import reliability
-from reproductions.harness import Rows, Verdict, clearly
-from reproductions.heek2019.runs import compare
+from reproductions.judges import Contrasts, Judge, NotJudged
+from reproductions.rows import BySeed, Rows, minus
 
-Judge = Callable[[Rows], Verdict]
 Side = tuple[str, str]
 """A method, and which of its predictions: "single" (the last weights) or "predictive"."""
+Contest = tuple[str, Side, Side]
+"""A score, and the two sides that are compared: the first is claimed to be the better one."""
 KINDS = {
     "single": "",
     "train": " on training images",
@@ -25,61 +28,113 @@ KINDS = {
 DIGITS = {"accuracy": ".1%", "nll": ".3f", "calibration": ".3f", "overconfidence": "+.3f"}
 
 
-def better(*contests: tuple[str, Side, Side]) -> Judge:
-    """Whether the first side has the better score than the second in all contests, by two standard errors.
-
-    No as soon as it is clearly the worse in one of them; can't tell if neither.
-    """
-
-    def judge(rows: Rows) -> Verdict:
-        parts, answers = [], []
-        for score, one, other in contests:
-            if gone := _missing(rows, one, other):
-                return gone
-            gap = compare(rows, score, one, other)
-            ours, theirs = (format(_mean(rows, score, side), DIGITS[score]) for side in (one, other))
-            parts.append(
-                f"{score} {_name(one)} {ours}, {_name(other)} {theirs} (difference {gap.mean:+.3f} ± {gap.error:.3f})"
-            )
-            sign = -1 if score == "accuracy" else 1
-            answers.append(clearly(gap._replace(mean=sign * gap.mean)))
-        verdict = False if any(a is False for a in answers) else True if all(answers) else None
-        return Verdict("; ".join(parts) + ". (Better: by two standard errors.)", verdict)
-
-    return judge
-
-
-def needs_fewer_samples(rows: Rows) -> Verdict:
-    """Cyclical against constant learning rate: with equally many samples, and with all looks of the latter."""
-    one, other = ("ATMC", "predictive"), ("ATMC, constant rate", "predictive")
-    if gone := _missing(rows, one, other):
-        return gone
-    cyclic, constant = rows.where(method=one[0])[0], rows.where(method=other[0])[0]
-    reached = [n for n, loss in enumerate(constant["by_all_looks"], 1) if loss <= cyclic["by_samples"][-1]]
-    count, most = len(cyclic["by_samples"]), len(constant["by_all_looks"])
-    gap = compare(rows, "nll", one, other)
-    return Verdict(
-        f"with {count} samples NLL {cyclic['predictive']['nll']:.3f} in cycles, {constant['predictive']['nll']:.3f} at "
-        f"a constant rate (difference {gap.mean:+.3f} ± {gap.error:.3f}); the constant rate gets as low "
-        + (f"with {reached[0]} samples." if reached else f"with none of up to {most} samples.")
-        + " (Fewer: better with equally many, by two standard errors.)",
-        clearly(gap),
+def better(*contests: Contest) -> Judge:
+    """Whether the first side has the better score than the second, in all contests."""
+    return Judge(
+        "; ".join(f"{score}, {_name(one)} less {_name(other)}" for score, one, other in contests)
+        + " (accuracy: negative, so that less is better)",
+        partial(_gaps, contests=contests),
+        partial(_shown_gaps, contests=contests),
     )
 
 
-def keeps_from_overfitting(rows: Rows) -> Verdict:
-    """The ensemble's loss does not rise from the first half of its samples to all; SGD's rises from its minimum."""
-    whole, half = ("ATMC", "predictive"), ("ATMC", "first_half")
-    end, least = ("SGD, longer", "single"), ("SGD, longer", "best")
-    if gone := _missing(rows, whole, half, end, least):
-        return gone
-    rise, sgd = compare(rows, "nll", whole, half), compare(rows, "nll", end, least)
-    return Verdict(
-        f"from half of the samples to all the NLL of ATMC's predictive changes by {rise.mean:+.4f} ± {rise.error:.4f}; "
-        f"SGD, trained as long, ends {sgd.mean:+.3f} ± {sgd.error:.3f} above its best moment. (No overfitting: the "
-        "first does not clearly rise; it tells something only if SGD's does.)",
-        False if clearly(rise) is False else (True if clearly(sgd) is False else None),
+def _scores(rows: Rows, score: str, side: Side) -> BySeed:
+    """A score by seed; not judged where the method was not run, diverged, or saw synthetic images only."""
+    method, kind = side
+    here = rows.where(method=method)
+    if not here:
+        raise NotJudged(f"{method} was not run at this scale")
+    if here[0]["data"] == "noise":
+        raise NotJudged("synthetic images, which only show that it runs")
+    for row in here:
+        if row["diverged"]:
+            raise NotJudged(f"{method} diverged at seed {row['seed']}: {row['diverged']}")
+    return {row["seed"]: row[kind][score] for row in here}
+
+
+def _gaps(rows: Rows, contests: tuple[Contest, ...]) -> Contrasts:
+    found = {}
+    for score, one, other in contests:
+        gap = minus(_scores(rows, score, one), _scores(rows, score, other))
+        sign = -1 if score == "accuracy" else 1
+        found[f"{score}, {_name(one)} less {_name(other)}"] = {seed: sign * value for seed, value in gap.items()}
+    return found
+
+
+def _shown_gaps(rows: Rows, contests: tuple[Contest, ...]) -> str:
+    parts = []
+    for score, *sides in contests:
+        ours, theirs = (format(fmean(_scores(rows, score, side).values()), DIGITS[score]) for side in sides)
+        parts.append(f"{score} {_name(sides[0])} {ours}, {_name(sides[1])} {theirs}")
+    return "; ".join(parts) + "."
+
+
+def _samples_needed(rows: Rows) -> dict[int, tuple[int, int, bool]]:
+    """By seed: samples in cycles, samples at a constant rate for as low an NLL, and whether it got there at all."""
+    for method in ("ATMC", "ATMC, constant rate"):
+        _scores(rows, "nll", (method, "predictive"))
+    found = {}
+    for row in rows.where(method="ATMC"):
+        for partner in rows.where(method="ATMC, constant rate", seed=row["seed"]):
+            looks = partner["by_all_looks"]
+            reached = [n for n, loss in enumerate(looks, 1) if loss <= row["by_samples"][-1]]
+            found[row["seed"]] = len(row["by_samples"]), reached[0] if reached else len(looks) + 1, bool(reached)
+    return found
+
+
+def _times_samples(rows: Rows) -> Contrasts:
+    return {
+        "log₂ of samples at a constant rate over samples in cycles": {
+            seed: math.log2(constant / cycles) for seed, (cycles, constant, _) in _samples_needed(rows).items()
+        }
+    }
+
+
+def _shown_samples(rows: Rows) -> str:
+    parts = [
+        f"as low an NLL as with {cycles} samples in cycles takes {'' if got_there else 'more than '}"
+        f"{constant if got_there else constant - 1} at a constant rate"
+        for cycles, constant, got_there in _samples_needed(rows).values()
+    ]
+    cyclic, constant = (
+        fmean(_scores(rows, "nll", (method, "predictive")).values()) for method in ("ATMC", "ATMC, constant rate")
     )
+    return f"{'; '.join(parts)}. With equally many samples NLL is {cyclic:.3f} in cycles, {constant:.3f} at a constant rate."
+
+
+FEWER_SAMPLES = Judge(
+    "log₂ of the number of samples at a constant rate that reach the NLL of all samples in cycles, over the number of "
+    "those; never reached counts as one more than there are (many fewer: by half)",
+    _times_samples,
+    _shown_samples,
+    "above",
+    1.0,
+)
+
+
+def _overfitting(rows: Rows) -> Contrasts:
+    whole, half = (_scores(rows, "nll", ("ATMC", kind)) for kind in ("predictive", "first_half"))
+    end, least = (_scores(rows, "nll", ("SGD, longer", kind)) for kind in ("single", "best"))
+    return {
+        "ATMC, all samples less 0.01 and the first half": {seed: d - 0.01 for seed, d in minus(whole, half).items()},
+        "SGD, its best moment less its end": minus(least, end),
+    }
+
+
+def _shown_overfitting(rows: Rows) -> str:
+    ours, sgd = _overfitting(rows).values()
+    return (
+        f"from half of the samples to all the NLL of ATMC's predictive changes by {fmean(ours.values()) + 0.01:+.4f}; "
+        f"SGD, trained as long, ends {-fmean(sgd.values()):+.3f} above its best moment."
+    )
+
+
+NO_OVERFITTING = Judge(
+    "NLL of ATMC's predictive of all samples less that of the first half and 0.01, and SGD's least NLL on the way less "
+    "that at its end (it tells something only if SGD overfits)",
+    _overfitting,
+    _shown_overfitting,
+)
 
 
 def draw_table(figure: Any, rows: Rows) -> None:
@@ -101,24 +156,6 @@ def draw_table(figure: Any, rows: Rows) -> None:
     right.set(xlabel="epochs", ylabel="test NLL of the running weights")
     middle.legend(fontsize=7)
     right.legend(fontsize=6, title="accuracy, NLL", title_fontsize=6)
-
-
-def _missing(rows: Rows, *sides: Side) -> Verdict | None:
-    """The verdict where a method was not run, diverged, or saw synthetic images only."""
-    for method, _ in sides:
-        here = rows.where(method=method)
-        if not here:
-            return Verdict(f"{method} was not run at this scale.", None)
-        if here[0]["data"] == "noise":
-            return Verdict("not measured: synthetic images, which only show that it runs.", None)
-        if any(row["diverged"] for row in here):
-            return Verdict(f"{method} diverged: {here[0]['diverged']}", None)
-    return None
-
-
-def _mean(rows: Rows, score: str, side: Side) -> float:
-    here = rows.where(method=side[0])
-    return float(sum(row[side[1]][score] for row in here) / len(here))
 
 
 def _name(side: Side) -> str:

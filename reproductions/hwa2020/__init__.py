@@ -12,14 +12,15 @@ from torch import nn
 
 import langevin as lv
 from langevin.models import VGG, LeNet5
-from reproductions.harness import Cell, Claim, Experiment, Paper
-from reproductions.hwa2020.averages import Settings, against, cells, cycle_matters, draw, measured, tied_mean
+from reproductions.harness import Claim, Experiment, Paper
+from reproductions.hwa2020.averages import CYCLE_MATTERS, TIED_MEAN, Settings, against, cells, draw, measured
+from reproductions.rows import Cell
 
 CLAIMS = [
-    Claim("HWA reaches a better test accuracy than SVI …", against("accuracy", "SVI", "test accuracy", "more")),
+    Claim("HWA reaches a better test accuracy than SVI …", against("accuracy", "SVI", "test accuracy", "above")),
     Claim(
         "… and a worse training loss.",
-        against("train_nll", "SVI", "training NLL", "more"),
+        against("train_nll", "SVI", "training NLL", "above"),
         "The loss is that of the prediction, and an average is the better prediction on training data too.",
     ),
     Claim("(implied) HWA has a better test likelihood than SVI.", against("nll", "SVI", "test NLL")),
@@ -30,10 +31,10 @@ CLAIMS = [
         "them alone, in brackets.",
     ),
     Claim("(implied) HWA is better calibrated than SVI.", against("calibration_error", "SVI", "calibration error")),
-    Claim("The cycle length is of utmost importance.", cycle_matters),
+    Claim("The cycle length is of utmost importance.", CYCLE_MATTERS),
     Claim(
         "(implied) One scalar mean per layer is good enough.",
-        tied_mean,
+        TIED_MEAN,
         "Weights that share one mean differ by noise alone: such a layer has no features to learn.",
     ),
 ]

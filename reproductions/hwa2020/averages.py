@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from langevin.data import cifar10, digits, mnist
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
 from langevin.plots.landscape import Landscape, compute_landscape, draw_landscape
-from reproductions.harness import Cell, Rows, Verdict, clearly
+from reproductions.judges import Contrasts, Direction, Judge
+from reproductions.rows import Cell, Rows
 
 ARMS = ("SVI", "SWA", "SWAG", "HWA between", "HWA total")
 
@@ -220,38 +222,61 @@ def _plans(rows: Rows) -> list[tuple[int, str]]:
     return list(dict.fromkeys((row["cycle"], row["rate"]) for row in rows))
 
 
-def against(name: str, other: str, what: str, better: str = "less") -> Callable[[Rows], Verdict]:
-    """Whether a score of HWA (total) is below (or above) that of another arm, by two standard errors over seeds."""
-
-    def judge(rows: Rows) -> Verdict:
-        key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
-        ours, theirs = {"method": "HWA total", **key}, {"method": other, **key}
-        difference = rows.paired(name, ours, theirs)
-        if better == "more":
-            difference = difference._replace(mean=-difference.mean)
-        between = rows.mean(name, method="HWA between", **key)
-        return Verdict(
-            f"{what}: HWA {rows.mean(name, **ours)} (between: {between}), {other} {rows.mean(name, **theirs)}.",
-            clearly(difference),
-        )
-
-    return judge
+def _between_arms(rows: Rows, name: str, one: str, other: str) -> Contrasts:
+    key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
+    gap = rows.difference(name, {"method": one, **key}, {"method": other, **key})
+    return {f"{one} less {other}": gap}
 
 
-def cycle_matters(rows: Rows) -> Verdict:
-    """Whether the test NLL differs between cycle lengths by more than two standard errors."""
+def _shown_arms(rows: Rows, name: str, other: str, what: str) -> str:
+    key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
+    total, between, theirs = (rows.mean(name, method=m, **key) for m in ("HWA total", "HWA between", other))
+    return f"{what}: HWA {total} (between: {between}), {other} {theirs}."
+
+
+def against(name: str, other: str, what: str, direction: Direction = "below") -> Judge:
+    """Whether a score of HWA (total) is below (or above) that of another arm."""
+    return Judge(
+        f"{what}, HWA's (variance: total) less {other}'s, at the first cycle length",
+        partial(_between_arms, name=name, one="HWA total", other=other),
+        partial(_shown_arms, name=name, other=other, what=what),
+        direction,
+    )
+
+
+def _between_cycles(rows: Rows) -> Contrasts:
     here = rows.where(method="HWA total", rate="cyclical")
-    found = {c: here.mean("nll", cycle=c) for c in here.values("cycle")}
-    best, worst = min(found, key=lambda c: found[c].mean), max(found, key=lambda c: found[c].mean)
-    gap = here.paired("nll", {"cycle": best}, {"cycle": worst})
-    shown = ", ".join(f"c = {c}: {value}" for c, value in found.items())
-    return Verdict(f"test NLL of HWA at {shown}.", clearly(gap))
+    return {
+        f"log ratio, c = {one} over {other}": here.log_ratio("nll", {"cycle": one}, {"cycle": other})
+        for one, other in combinations(here.values("cycle"), 2)
+    }
 
 
-def tied_mean(rows: Rows) -> Verdict:
-    """What one scalar mean per layer, the paper's choice, costs."""
+def _shown_cycles(rows: Rows) -> str:
+    here = rows.where(method="HWA total", rate="cyclical")
+    shown = ", ".join(f"c = {c}: {here.mean('nll', cycle=c)}" for c in here.values("cycle"))
+    return f"test NLL of HWA at {shown}."
+
+
+CYCLE_MATTERS = Judge(
+    "log ratio of the test NLLs of HWA at every two cycle lengths (0.05 is 5 %: less is not of utmost importance)",
+    _between_cycles,
+    _shown_cycles,
+    "outside",
+    0.05,
+)
+
+
+def _shown_tied(rows: Rows) -> str:
     key = {"cycle": rows[0]["cycle"], "rate": "cyclical"}
     tied, free = (rows.mean("accuracy", method=m, **key) for m in ("SVI, tied mean", "SVI"))
-    return Verdict(
-        f"test accuracy {tied} with one mean per layer, {free} with one per weight.", bool(tied.mean > free.mean - 0.02)
-    )
+    return f"test accuracy {tied} with one mean per layer, {free} with one per weight."
+
+
+TIED_MEAN = Judge(
+    "test accuracy of SVI with one mean per layer, the paper's choice, less that with one per weight",
+    partial(_between_arms, name="accuracy", one="SVI, tied mean", other="SVI"),
+    _shown_tied,
+    "above",
+    -0.02,
+)

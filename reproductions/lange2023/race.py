@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch.func import functional_call
 import langevin as lv
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
-from reproductions.harness import Cell, Rows, Verdict, clearly, freeze_from, sample_or_resume
+from reproductions.harness import freeze_from, sample_or_resume
+from reproductions.judges import Contrasts, Judge, NotJudged
+from reproductions.rows import Cell, Rows
 
 LABELS = {"sgld": "SGLD", "psgld": "pSGLD", "ksgld": "KSGLD", "bnpsgld": "BNP-SGLD"}
 
@@ -104,20 +107,27 @@ def draw_race(figure: Any, rows: Rows) -> None:
     right.set(ylabel="test cross-entropy of the ensemble")
 
 
-def faster_start(rows: Rows) -> Verdict:
-    """Whether BNP-SGLD's mean loss over the first quarter of the steps is below that of all others."""
-    best = best_rates(rows, "early")
-    if "bnpsgld" not in best:
-        return Verdict("BNP-SGLD diverged at every rate.", False)
-    parts, answers = [], []
-    for method, lr in best.items():
-        parts.append(f"{LABELS[method]} {rows.mean('early', method=method, lr=lr)}")
-        if method != "bnpsgld":
-            one, other = {"method": "bnpsgld", "lr": best["bnpsgld"]}, {"method": method, "lr": lr}
-            answers.append(clearly(rows.paired("early", one, other)))
-    verdict = True if all(answers) else (False if any(a is False for a in answers) else None)
-    return Verdict(
-        f"mean test cross-entropy over the first quarter, each at its best rate: {', '.join(parts)}.",
-        verdict,
-        "(Below: by two standard errors of the paired differences.)",
-    )
+def against_best(rows: Rows, measure: str, baselines: list[str]) -> Contrasts:
+    """BNP-SGLD less each baseline, each at its best rate; a method that diverged at every rate has none."""
+    best = best_rates(rows, measure)
+    for method in ("bnpsgld", *baselines):
+        if method in rows.values("method") and method not in best:
+            raise NotJudged(f"{LABELS[method]} diverged at every rate")
+    one = {"method": "bnpsgld", "lr": best["bnpsgld"]}
+    return {
+        f"BNP-SGLD less {LABELS[method]}": rows.difference(measure, one, {"method": method, "lr": best[method]})
+        for method in baselines
+    }
+
+
+def _shown_start(rows: Rows) -> str:
+    found = [f"{LABELS[m]} {rows.mean('early', method=m, lr=lr)}" for m, lr in best_rates(rows, "early").items()]
+    return f"mean test cross-entropy over the first quarter, each at its best rate: {', '.join(found)}."
+
+
+FASTER_START = Judge(
+    "mean test cross-entropy over the first quarter of the steps, BNP-SGLD's less that of SGLD, pSGLD and KSGLD, each at "
+    "the best rate of its grid",
+    partial(against_best, measure="early", baselines=["sgld", "psgld", "ksgld"]),
+    _shown_start,
+)

@@ -12,9 +12,10 @@ from torch import Tensor
 import langevin as lv
 from langevin.data import cifar10
 from langevin.models import CifarResNet
-from reproductions.harness import Cell, Claim, Experiment
-from reproductions.lange2023.race import LABELS, draw_race, faster_start, race
+from reproductions.harness import Claim, Experiment
+from reproductions.lange2023.race import FASTER_START, LABELS, draw_race, race
 from reproductions.layout import memory_format
+from reproductions.rows import Cell
 
 RATES = {  # a fourth where the best of three was the largest
     "sgld": (0.01, 0.03, 0.1, 0.3),
@@ -94,5 +95,5 @@ EXPERIMENT = Experiment(
     cells=cells,
     measure=measure,
     draw=draw_race,
-    claims=[Claim("BNP-SGLD converges faster initially (residual network).", faster_start)],
+    claims=[Claim("BNP-SGLD converges faster initially (residual network).", FASTER_START)],
 )

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import langevin as lv
 from langevin.models import MLP
-from reproductions.harness import Cell, Claim, Experiment
-from reproductions.lange2023.race import LABELS, draw_race, faster_start, race
+from reproductions.harness import Claim, Experiment
+from reproductions.lange2023.race import FASTER_START, LABELS, draw_race, race
+from reproductions.rows import Cell
 
 RATES = {
     "sgld": (0.003, 0.01, 0.03, 0.1),
@@ -96,5 +97,5 @@ EXPERIMENT = Experiment(
     cells=cells,
     measure=measure,
     draw=draw_race,
-    claims=[Claim("BNP-SGLD converges faster initially (simulation).", faster_start)],
+    claims=[Claim("BNP-SGLD converges faster initially (simulation).", FASTER_START)],
 )

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from langevin.core.statistics import Estimate
-from reproductions.harness import Cell, Rows, clearly
+from reproductions.judges import Contrasts, NotJudged
 from reproductions.palacci2018.training import VARIANTS
+from reproductions.rows import BySeed, Cell, Rows
 
 _POINT = ("method", "lr", "decay", "damping")
 
@@ -49,26 +50,28 @@ def listed(chosen: Rows, name: str, methods: Sequence[str]) -> str:
     )
 
 
-def points(gap: Estimate | None) -> str:
-    """A difference in percentage points."""
-    if gap is None:
-        return "unknown"
-    return f"{100 * gap.mean:+.2f}" + ("" if math.isnan(gap.error) else f" ± {100 * gap.error:.2f}")
+def points(gap: BySeed) -> str:
+    """The mean of differences in percentage points, with its standard error if it is known."""
+    mean = Rows({"d": value} for value in gap.values()).mean("d")
+    return f"{100 * mean.mean:+.2f}" + ("" if math.isnan(mean.error) else f" ± {100 * mean.error:.2f}")
 
 
-def difference(chosen: Rows, name: str, one: str, other: str) -> Estimate | None:
-    """One variant minus another, paired by seed; None if one of them diverged at every point of its grid."""
-    if not (chosen.where(method=one) and chosen.where(method=other)):
-        return None
-    return chosen.paired(name, {"method": one}, {"method": other})
+def chosen_rows(rows: Rows, methods: Iterable[str]) -> Rows:
+    """The rows of the chosen points; not judged if one of the methods diverged at every point of its grid."""
+    chosen = at_best(rows)
+    for method in methods:
+        if not chosen.where(method=method):
+            raise NotJudged(f"{method} diverged at every point of its grid")
+    return chosen
 
 
-def all_below(differences: Iterable[Estimate | None], limit: float = 0.0) -> bool | None:
-    """True if every one is below the limit by two standard errors, False if one is above it by as much."""
-    answers = [d and clearly(Estimate(d.mean - limit, d.error)) for d in differences]
-    return False if any(answer is False for answer in answers) else True if all(answers) else None
+def by_method(rows: Rows, name: str, methods: Sequence[str]) -> Contrasts:
+    """A score of each method."""
+    chosen = chosen_rows(rows, methods)
+    return {method: chosen.by_seed(name, method=method) for method in methods}
 
 
-def negative(value: Estimate | None) -> Estimate | None:
-    """Its negative, to test whether it is above a limit."""
-    return value and Estimate(-value.mean, value.error)
+def by_pair(rows: Rows, name: str, pairs: Sequence[tuple[str, str]]) -> Contrasts:
+    """A score of one method less that of another, for each pair."""
+    chosen = chosen_rows(rows, [method for pair in pairs for method in pair])
+    return {f"{one} less {other}": chosen.difference(name, {"method": one}, {"method": other}) for one, other in pairs}

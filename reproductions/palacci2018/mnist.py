@@ -16,11 +16,12 @@ from langevin.evaluation import scores
 from langevin.evaluation.attacks import predictive_gradient
 from langevin.evaluation.inputs import class_prediction_of
 from langevin.evaluation.ood import confidence_histogram, out_of_distribution
-from reproductions.harness import Cell, Claim, Experiment
+from reproductions.harness import Claim, Experiment
 from reproductions.palacci2018 import claims, training
 from reproductions.palacci2018.drawing import draw_all
 from reproductions.palacci2018.judging import repeats
 from reproductions.palacci2018.training import FULL, QUICK, Data
+from reproductions.rows import Cell
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,14 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw_all,
     claims=[
-        Claim("Figure 1: the test accuracies of all methods are very close …", claims.close),
-        Claim("… and Bayesian averaging does not improve them.", claims.no_gain),
-        Claim("Figure 2: all chains mix poorly.", claims.mixes_poorly),
-        Claim("Almost none of the parameters' traces are stationary.", claims.not_stationary),
-        Claim("Table 1: nobody resists adversarial examples.", claims.falls_to_attacks),
-        Claim("Figure 4: all methods but SGD are less sure on notMNIST.", claims.less_confident),
-        Claim("Langevin methods improve the detection of notMNIST.", claims.detects),
-        Claim("Constant-rate SGD works just as well as the Langevin methods.", claims.as_good),
+        Claim("Figure 1: the test accuracies of all methods are very close …", claims.CLOSE),
+        Claim("… and Bayesian averaging does not improve them.", claims.NO_GAIN),
+        Claim("Figure 2: all chains mix poorly.", claims.MIXES_POORLY),
+        Claim("Almost none of the parameters' traces are stationary.", claims.NOT_STATIONARY),
+        Claim("Table 1: nobody resists adversarial examples.", claims.FALLS_TO_ATTACKS),
+        Claim("Figure 4: all methods but SGD are less sure on notMNIST.", claims.LESS_CONFIDENT),
+        Claim("Langevin methods improve the detection of notMNIST.", claims.DETECTS),
+        Claim("Constant-rate SGD works just as well as the Langevin methods.", claims.AS_GOOD),
     ],
     figure_size=(11, 7.5),
     further=repeats,

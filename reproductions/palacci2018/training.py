@@ -16,7 +16,8 @@ import langevin as lv
 from langevin.data import digits, mnist, notmnist
 from langevin.data.images import NORMALIZATIONS
 from langevin.models import CNN
-from reproductions.harness import Cell, freeze_from, sample_or_resume
+from reproductions.harness import freeze_from, sample_or_resume
+from reproductions.rows import Cell
 
 Examples = tuple[Tensor, Tensor]
 Point = tuple[float, float, float | None]  # lr, the last lr over the first, damping (pSGLD's λ, K-FAC's γ)

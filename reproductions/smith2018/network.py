@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -16,7 +18,9 @@ from langevin.data import digits, projected_mnist
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
 from langevin.models import MLP
-from reproductions.harness import Cell, Claim, Experiment, Rows, Verdict, clearly
+from reproductions.harness import Claim, Experiment
+from reproductions.judges import Contrasts, Judge, NotJudged
+from reproductions.rows import BySeed, Cell, Rows, minus
 
 # λ = strength/N: λ‖ω‖² on the mean loss is a prior of precision 2·strength, ½λ‖ω‖² one of precision strength
 READINGS = {"λ‖ω‖²": 2.0, "½λ‖ω‖²": 1.0}
@@ -160,61 +164,82 @@ def lost(rows: Rows) -> str:
     return f" {count} of {len(rows)} runs diverged, and count as guessing." if count else ""
 
 
-def _optimum(size_index: int) -> Any:
-    def judge(rows: Rows) -> Verdict:
-        sizes = rows.values("N")
-        if size_index >= len(sizes):
-            return Verdict("not run at this scale.", None)
-        size = sizes[size_index]
-        parts, good = [], []
-        for reading in rows.where(N=size).values("reading"):
-            here = rows.where(N=size, reading=reading)
-            best = min(here.values("B"), key=lambda b: here.mean("nll", B=b).mean)
-            temperature = here.where(B=best)[0]["T"]
-            smallest, largest = min(here.values("B")), max(here.values("B"))
-            gains = [here.paired("nll", {"B": best}, {"B": edge}) for edge in (smallest, largest) if edge != best]
-            parts.append(
-                f"{reading}: least at B = {best} (T = {temperature:.2g}), by "
-                + " and ".join(f"{-gain.mean:.3f} ± {gain.error:.1g}" for gain in gains)
-                + f" below the ends of the sweep (B = {smallest}, {largest})"
-            )
-            inside = 0.4 <= temperature <= 2.5 and best not in (smallest, largest)
-            good.append((True if all(clearly(gain) for gain in gains) else None) if inside else False)
-        return Verdict(
-            "; ".join(parts) + "." + lost(rows.where(N=size)),
-            True if True in good else None if None in good else False,
-            "(Optimum: T from 0.4 to 2.5, and below both ends of the sweep by two standard errors.)",
-        )
-
-    return judge
+def _least_at_one(rows: Rows, number: int) -> Contrasts:
+    """Loss at the batch size that is nearest to T = 1 less that where T is a factor of 2.5 or more away."""
+    sizes = rows.values("N")
+    if number >= len(sizes):
+        raise NotJudged("this N was not run")
+    found = {}
+    for reading in rows.where(N=sizes[number]).values("reading"):
+        here = rows.where(N=sizes[number], reading=reading)
+        distance = {row["B"]: abs(math.log(row["T"])) for row in here}
+        middle = min(distance, key=lambda batch: distance[batch])
+        for batch in here.values("B"):
+            if distance[batch] >= math.log(2.5):
+                gap = here.difference("nll", {"B": middle}, {"B": batch})
+                found[f"{reading}, B = {middle} less B = {batch}"] = gap
+    return found
 
 
-def _flatter(rows: Rows) -> Verdict:
-    rises = []
-    for size in rows.values("N"):
-        here = rows.where(N=size, reading=next(iter(READINGS)))
-        losses = [here.mean("nll", B=b).mean for b in sorted(here.values("B"))]
-        rises.append((size, (losses[0] + losses[-1]) / 2 - min(losses)))
-    shown = ", ".join(f"{rise:.3f} (N = {size:,})" for size, rise in rises)
-    numbers = [rise for _, rise in rises]
-    if len(numbers) < 2:
-        return Verdict("one N only.", None)
-    return Verdict(
-        f"mean rise from the optimum to the two ends of the sweep, at the same T for all N: {shown}.",
-        numbers == sorted(numbers, reverse=True),
+def _shown_optimum(rows: Rows, number: int) -> str:
+    size = rows.values("N")[number]
+    parts = []
+    for reading in rows.where(N=size).values("reading"):
+        here = rows.where(N=size, reading=reading)
+        means = {b: here.mean("nll", B=b).mean for b in here.values("B")}
+        best = min(means, key=lambda batch: means[batch])
+        shown = ", ".join(f"{loss:.3f} (B = {batch})" for batch, loss in means.items())
+        parts.append(f"{reading}: least at B = {best} (T = {here.where(B=best)[0]['T']:.2g}): {shown}")
+    return "; ".join(parts) + "." + lost(rows.where(N=size))
+
+
+def _optimum(number: int) -> Judge:
+    return Judge(
+        "test cross-entropy of the ensemble at the batch size nearest to T = 1 less that at each where T is a factor of "
+        "2.5 or more away, for every reading of λ that was run",
+        partial(_least_at_one, number=number),
+        partial(_shown_optimum, number=number),
     )
 
 
-def _single(rows: Rows) -> Verdict:
-    falls = [
-        here.mean("single_nll", B=small).mean > here.mean("single_nll", B=large).mean
-        for size in rows.values("N")
-        for here in [rows.where(N=size, reading=next(iter(READINGS)))]
-        for small, large in zip(here.values("B"), here.values("B")[1:], strict=False)
-    ]
-    return Verdict(
-        f"from one batch size to the next larger it falls in {sum(falls)} of {len(falls)} steps.",
-        sum(falls) >= 0.9 * len(falls),
+def _rise(rows: Rows, size: int) -> BySeed:
+    """From the least loss to the mean of the two ends of the sweep."""
+    here = rows.where(N=size, reading=next(iter(READINGS)))
+    found = {}
+    for seed in here.values("seed"):
+        losses = [row["nll"] for row in sorted(here.where(seed=seed), key=lambda row: row["B"])]
+        found[seed] = (losses[0] + losses[-1]) / 2 - min(losses)
+    return found
+
+
+def _flatter(rows: Rows) -> Contrasts:
+    if len(rows.values("N")) < 2:
+        raise NotJudged("one N only was run")
+    return {
+        f"N = {more:,} less N = {less:,}": minus(_rise(rows, more), _rise(rows, less))
+        for less, more in pairwise(sorted(rows.values("N")))
+    }
+
+
+def _shown_rises(rows: Rows) -> str:
+    rises = ", ".join(f"{fmean(_rise(rows, size).values()):.3f} (N = {size:,})" for size in rows.values("N"))
+    return f"mean rise from the least loss to the two ends of the sweep, at the same T for all N: {rises}."
+
+
+def _larger_batches(rows: Rows) -> Contrasts:
+    found = {}
+    for size in rows.values("N"):
+        here = rows.where(N=size, reading=next(iter(READINGS)))
+        for small, large in pairwise(sorted(here.values("B"))):
+            gap = here.difference("single_nll", {"B": large}, {"B": small})
+            found[f"N = {size:,}, B = {large} less B = {small}"] = gap
+    return found
+
+
+def _shown_steps(rows: Rows) -> str:
+    means = [fmean(values.values()) for values in _larger_batches(rows).values()]
+    return (
+        f"from one batch size to the next larger the mean falls in {sum(m < 0 for m in means)} of {len(means)} steps."
     )
 
 
@@ -244,8 +269,23 @@ EXPERIMENT = Experiment(
         Claim("Figure 5: with N = 1,024 the ensemble's cross-entropy is least at B = εN/2 = 64.", _optimum(0)),
         Claim("Figure 6a: with N = 4,096 it is least at B = 256.", _optimum(1)),
         Claim("Figure 6b: with N = 16,384 there is a minimum near T ≈ 1 …", _optimum(2)),
-        Claim("… and the minimum becomes increasingly flat as N grows.", _flatter),
-        Claim("The mean cross-entropy of a single sample always rises as the batch shrinks.", _single),
+        Claim(
+            "… and the minimum becomes increasingly flat as N grows.",
+            Judge(
+                "rise of the test cross-entropy from its least to the mean of the two ends of the sweep, less that at "
+                "the next smaller N",
+                _flatter,
+                _shown_rises,
+            ),
+        ),
+        Claim(
+            "The mean cross-entropy of a single sample always rises as the batch shrinks.",
+            Judge(
+                "mean test cross-entropy of a single sample less that at the next smaller batch size, at every N",
+                _larger_batches,
+                _shown_steps,
+            ),
+        ),
     ],
     figure_size=(13, 3.4),
 )
