@@ -145,6 +145,8 @@ class TensorBatches(Batches):
     def take(self, indices: Tensor) -> Batch:
         """The examples with these indices."""
         flat = indices.to(self.device).reshape(-1)
+        if isinstance(self.x, Tensor) and isinstance(self.y, Tensor) and indices.dim() == 1:
+            return self.x.index_select(0, flat), self.y.index_select(0, flat)
         x, y = tree_map(lambda t: t.index_select(0, flat).view(*indices.shape, *t.shape[1:]), (self.x, self.y))
         return x, y
 

@@ -102,18 +102,16 @@ class Posterior(Objective):
             if layer.kind not in self.allow:
                 warnings.warn(_describe(layer), stacklevel=2)
 
-    def loss(self, x: Any, y: Any) -> Tensor:
+    def loss(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
         """Û/N on a mini-batch: the mean negative log-likelihood plus the negative log-prior over N.
 
-        `x` is the model's input: a tensor, a tuple of arguments or a dict of named ones.
+        `x` is the model's input: a tensor, a tuple of arguments or a dict of named ones. Without `gaussian_priors` it
+        lacks their terms, which a compiled update adds (see `gaussian_decays`).
         """
-        return self._with_prior(self.data_loss(x, y))
+        return self._with_prior(self.data_loss(x, y), gaussian_priors)
 
     def forward(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
-        """The same in plain torch operations, for `torch.func` and `torch.compile`.
-
-        Without `gaussian_priors` it lacks their terms, which a compiled update adds (see `gaussian_decays`).
-        """
+        """The same in plain torch operations, for `torch.func` and `torch.compile`."""
         energy = self.data_loss(x, y, vectorised=True)
         for owner, key, prior in self._terms if gaussian_priors else self._others:
             energy = energy - sharding.whole(prior.log_prob(getattr(owner, key))) / self.num_data
@@ -143,13 +141,13 @@ class Posterior(Objective):
             mean = -log_likelihood.mean()
         return mean if self.weight == 1 else mean * self.weight
 
-    def _with_prior(self, energy: Tensor) -> Tensor:
+    def _with_prior(self, energy: Tensor, gaussian_priors: bool) -> Tensor:
         """energy − log p(θ)/N; Gaussian priors, the usual case, in few operations."""
         if sharding.any_sharded(getattr(owner, key) for owner, key, _ in self._terms):
             return energy - self.log_prior() / self.num_data
         for owner, key, prior in self._others:
             energy = energy - prior.log_prob(getattr(owner, key)) / self.num_data
-        for std, places in self._gaussians.items():
+        for std, places in self._gaussians.items() if gaussian_priors else ():
             params = [getattr(owner, key) for owner, key in places]
             constant = self._constants[std] / self.num_data
             energy = with_gaussian_energy(energy, constant, 1 / (std**2 * self.num_data), params)

@@ -102,20 +102,23 @@ class Chains(ABC):
     def _gradients(self, x: Any, y: Any) -> list[float]:
         self.objective.set_step(self.step)
         self.stepper.zero_grad()
-        total = torch.zeros(len(self.numbers), device=self.params[0].device)
+        total: Tensor | None = None
         for n, (share, piece) in enumerate(self._pieces(x, y), 1):
             with self._alone_until(n == self.grad_accumulation_steps):
-                total += self._accumulate(*piece, share * self._weight)
+                losses = self._accumulate(*piece, share * self._weight)
+            total = losses if total is None else total + losses
+        assert total is not None
         if self.replicas is not None:
             self._average_gradients()
             total = self.replicas.average(total)
-        return [float(loss) for loss in total.tolist()]
+        return [float(loss) for loss in total.reshape(-1).tolist()]
 
     def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
         """Add the gradients of the loss, times its weight, to those of `params`; the weighted loss of each chain."""
         with self._precision():
-            losses = self._losses(x, y) * weight
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+            losses = self._losses(x, y)
+            losses = losses if weight == 1 else losses * weight
+        (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         return losses.detach()
 
     def _compile(self) -> None:
@@ -301,7 +304,7 @@ class Chains(ABC):
 
     @abstractmethod
     def _losses(self, x: Any, y: Any) -> Tensor:
-        """The loss of each chain, (chains,)."""
+        """The loss of each chain, (chains,), or a scalar of a single one."""
 
     @abstractmethod
     def _slice(self, tensor: Tensor, index: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
+from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains, Weights
 
 
@@ -33,15 +34,21 @@ class OneChain(Chains):
     def _fetch(self) -> tuple[Any, Any]:
         chain = self.numbers[0]
         batch = self.batches.fetch(chain, self.step) if self.replicas is None else self._part(chain)
-        x, y = tree_map(lambda t: t.to(self.params[0].device, non_blocking=True), batch)
+        x, y = batch
+        device = self.params[0].device
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.device == y.device == device):
+            x, y = tree_map(lambda t: t.to(device, non_blocking=True), batch)
         return x, y
 
     def _losses(self, x: Any, y: Any) -> Tensor:
         if self.replicas is not None:
             loss: Tensor = self._parallel(x, y)
+        elif self._whole:
+            loss = self.objective.loss(x, y)
         else:
-            loss = self.objective.loss(x, y) if self._whole else self.objective(x, y, gaussian_priors=False)
-        return loss.reshape(1)
+            assert isinstance(self.objective, Posterior)
+            loss = self.objective.loss(x, y, gaussian_priors=False)
+        return loss
 
     @cached_property
     def _parallel(self) -> DistributedDataParallel:

@@ -13,7 +13,7 @@ from numba import njit, types, uint32, uint64
 from numba.extending import overload
 
 from langevin.kernels.cache import jit
-from langevin.kernels.native_math import cosine32, cosine64, log, sine32, sine64
+from langevin.kernels.native_math import cosine32, cosine64, fma, log, sine32, sine64
 
 COUNTERS = 512
 f32 = np.float32
@@ -38,7 +38,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @njit(forceinline=True, error_model="numpy")
 def _radius32(word):
-    return np.sqrt(f32(-2) * log((f32(np.int32(word >> uint32(1))) + f32(0.5)) * f32(2.0**-31)))
+    return np.sqrt(f32(-2) * log(fma(f32(np.int32(word >> uint32(1))), f32(2.0**-31), f32(2.0**-32))))
 
 
 @njit(forceinline=True, error_model="numpy")

@@ -18,7 +18,10 @@ def each_piece(work: Callable[[int, int], None], size: int) -> None:
 
     The calling thread works too, and takes what the others have not begun: on a busy machine it waits for none of them.
     """
-    pieces = max(1, -(-size // PIECE))
+    if size <= PIECE:
+        work(0, size)
+        return
+    pieces = -(-size // PIECE)
     threads = min(torch.get_num_threads(), pieces)
     bounds = [size * k // pieces for k in range(pieces + 1)]
     following = count()

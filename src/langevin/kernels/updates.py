@@ -79,7 +79,9 @@ class Table:
         self._table[:, 4] = np.cumsum(self._table[:, 0]) - self._table[:, 0]
         self._table[:, 5] = max(int(p) + int(s) for p, s in zip(positions, sizes, strict=True))
         self._shift = (row * self._table[:, 0] * params[0].element_size())[:, None]
+        self._addresses: list[int] = []
         self._decays = np.zeros(rows)
+        self._given: Any = None  # the decays of the last time
         self.total, self.chains = int(self._table[:, 0].sum()), len(chains)
 
     def run(
@@ -97,13 +99,15 @@ class Table:
         from langevin.kernels import native_updates
 
         table = self._table
-        addresses = np.array([[t.data_ptr() for t in each] for each in tensors], np.int64).T
-        table[:, _THETA : _THETA + len(tensors)] = addresses[self._tensor] + self._shift
-        table[:, _THETA + len(tensors) :] = table[:, _THETA : _THETA + 1]
-        if decays is None:
-            self._decays[:] = 0
-        else:
-            self._decays[:] = np.array(decays)[self._tensor]
+        addresses = [t.data_ptr() for each in tensors for t in each]
+        if addresses != self._addresses:  # gradients often lie where the last ones were
+            self._addresses = addresses
+            columns = np.array(addresses, np.int64).reshape(len(tensors), -1).T
+            table[:, _THETA : _THETA + len(tensors)] = columns[self._tensor] + self._shift
+            table[:, _THETA + len(tensors) :] = table[:, _THETA : _THETA + 1]
+        if decays is not self._given:
+            self._given = decays
+            self._decays[:] = 0 if decays is None else np.array(decays)[self._tensor]
         settings = np.array(kernel.settings, _NUMPY[self.dtype])
         words = np.array(where, np.uint64)
         update = getattr(native_updates, kernel.name)

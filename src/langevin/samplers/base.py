@@ -197,7 +197,7 @@ class Sampler(Optimizer, ABC):
 
     def _move(self, group: Group, layout: Layout, params: list[Tensor]) -> None:
         """Update parameters: by the compiled update if there is one, and what that can't take by `update`."""
-        if any(p.grad is not None and p.grad.is_sparse for p in params):
+        if any(p.grad.is_sparse for p in params if p.grad is not None):
             raise ValueError("Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False).")
         kernel = self.kernel(group, params) if updates.enabled() else None
         if kernel is not None:
@@ -226,7 +226,7 @@ class Sampler(Optimizer, ABC):
         `prior_energies` then has ½ Σ decay θ² of each chain, at the weights of the last gradient. For `sample`, which
         owns the loop; not part of `state_dict()`.
         """
-        self._decays = dict(decays)
+        self._decays = decays
 
     def _layout(self, index: int, group: Group, first: int) -> Layout:
         """The layout of a group, computed once and not shared with copies of the sampler."""

@@ -32,6 +32,7 @@ class Layout:
             first += p.numel() // len(self.chains)
         self.after = first
         self._tables: dict[tuple[int, ...], Table] = {}
+        self._decays: tuple[Any, Any, list[float]] = (None, None, [])
 
     def draw(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
         """η for these parameters: in logical order, whatever their layout in memory."""
@@ -45,6 +46,12 @@ class Layout:
             random.normal(row.numel(), seed=group["seed"], out=row, **where)
         return sharding.alike(rows, parameter) if sharding.is_sharded(parameter) else rows.view(parameter.shape)
 
+    def _listed(self, decays: Mapping[Tensor, float], key: Any, params: Sequence[Tensor]) -> list[float]:
+        """The decays in the order of the parameters: the same object until they change."""
+        if self._decays[0] is not decays or self._decays[1] != key:
+            self._decays = decays, key, [decays.get(p, 0.0) for p in params]
+        return self._decays[2]
+
     def run(
         self,
         kernel: Kernel,
@@ -55,11 +62,13 @@ class Layout:
     ) -> tuple[list[Tensor], list[float]]:
         """Update the parameters that the kernel can take; returns the others, and ½ Σ decay θ² of each chain."""
         dtype = params[0].dtype
-        roles = [params, [p.grad for p in params], *([state[p][name] for p in params] for name in kernel.state)]
+        states = [state[p] for p in params]
+        roles = [params, [p.grad for p in params], *([s[name] for s in states] for name in kernel.state)]
         tensors = [list(map(sharding.local, each)) for each in roles] if self.sharded else roles
-        fits = [all(updates.applies(t, dtype) for t in each) for each in zip(*tensors, strict=True)]
-        left = [p for p, fit in zip(params, fits, strict=True) if not fit]
-        if left:
+        left: list[Tensor] = []
+        if not all(updates.applies(t, dtype) for each in tensors for t in each):
+            fits = [all(updates.applies(t, dtype) for t in each) for each in zip(*tensors, strict=True)]
+            left = [p for p, fit in zip(params, fits, strict=True) if not fit]
             params = [p for p, fit in zip(params, fits, strict=True) if fit]
             tensors = [[t for t, fit in zip(each, fits, strict=True) if fit] for each in tensors]
         if not params:
@@ -72,7 +81,7 @@ class Layout:
             tensors,
             (group["seed"], group["step"], random.Stream.INJECTED),
             noisy=group.get("temperature", 0.0) > 0,
-            decays=[decays.get(p, 0.0) for p in params] if decays else None,
+            decays=self._listed(decays, key, params) if decays else None,
         )
         if kernel.counter is not None:
             for p in params:
