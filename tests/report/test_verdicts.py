@@ -29,7 +29,7 @@ NAN = math.nan
         (1.09, 0.03, 1.0, "check", "perhaps a little hot"),
         (0.91, 0.03, 1.0, "check", "perhaps a little cold"),
         (1.00, 0.30, 1.0, "unknown", "too uncertain to compare"),
-        (1.00, NAN, 1.0, "unknown", "too few samples for a standard error"),
+        (1.00, NAN, 1.0, "unknown", "too short for a standard error"),
         (NAN, NAN, 1.0, "unknown", "No temperature was measured"),
     ],
 )

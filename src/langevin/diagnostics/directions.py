@@ -63,7 +63,7 @@ def direction_temperatures(
     return [
         Direction(
             std=float(torch.stack(spreads)[:, k].mean()),
-            temperature=_over([mean_and_error(product[:, k].tolist()) for product in products]),
+            temperature=mean_and_error(*(product[:, k].tolist() for product in products)),
         )
         for k in range(products[0].shape[1])
     ]
@@ -86,8 +86,3 @@ def _gradient(posterior: Posterior, names: list[str], theta: Tensor, data: Any, 
 
 def _flat(sample: dict[str, Tensor], names: list[str]) -> Tensor:
     return torch.cat([sample[name].flatten().double() for name in names])
-
-
-def _over(estimates: list[Estimate]) -> Estimate:
-    n = len(estimates)
-    return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)

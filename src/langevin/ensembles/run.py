@@ -167,7 +167,7 @@ class Run(Ensemble):
 
         Its standard error is autocorrelation-adjusted; with few samples it is NaN.
         """
-        return self._over_chains("temperature") if "temperature" in self.traces else Estimate(math.nan, math.nan)
+        return self._over_chains("temperature")
 
     def temperatures(self) -> dict[str, Estimate]:
         """The configurational temperature of each tensor; each should be T.
@@ -185,12 +185,10 @@ class Run(Ensemble):
         For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has converged:
         then it says nothing about the weights (`kinetic_is_by_construction`).
         """
-        return self._over_chains("kinetic") if "kinetic" in self.traces else Estimate(math.nan, math.nan)
+        return self._over_chains("kinetic")
 
     def _over_chains(self, name: str) -> Estimate:
-        estimates = [mean_and_error(values) for values in self.trace(name).values()] if len(self) else []
-        n = max(len(estimates), 1)
-        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+        return mean_and_error(*self.trace(name).values()) if name in self.traces else Estimate(math.nan, math.nan)
 
     # convergence
 

@@ -25,7 +25,7 @@ from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
 from langevin.inference.resume import read_settings, resume
 from langevin.inference.settings import CheckpointInterval, RunSettings
-from langevin.inference.starts import Init, load_fixed, starting_weights
+from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
 from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
@@ -77,8 +77,10 @@ def sample(
         schedule: a function from a sampler to a torch scheduler, or `lv.cyclical(length)`.
         chains: independent chains.
         seed: random seed; what is drawn is a function of it, the chain and the step.
-        init: where chains start: the model's weights (None), a state dict such as `lv.find_map(…)` returns, the last
-            samples of another run, or a function from a chain's number to a state dict.
+        init: where chains start: a state dict such as `lv.find_map(…)` returns, the last samples of another run, a
+            function from a chain's number to a state dict, or "model", the model's weights. By default the first chain
+            starts at the model's weights and every other one at a fresh initialization (the layers'
+            `reset_parameters`), so that R̂ compares chains that started apart.
         device: where to compute; by default where the model is.
         out: the directory of the run. Without one, the run is in memory; `run.save(path)` writes it.
         mode: "vectorised" (chains as one computation), "sequential", or "auto": a short trial decides.
@@ -147,14 +149,16 @@ def sample(
             f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
     checks.check_data(posterior, batches, seed)
-    starts = {chain: starting_weights(init, chain, posterior) for chain in range(chains)}
+    starts = starting_points(init, range(chains), posterior, seed)
     with checks.preserve_rng_state():
         why = engine.choose_mode(mode, list(starts.values()), compile)
         manifest = make_manifest(
             engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
         )
         predictor = Predictor(posterior.model, posterior.likelihood)
-        with started(engine, out, manifest, posterior.fixed_tensors(), starts, why if progress else None) as store:
+        remark = remark_on_starts(init, posterior, chains)
+        announced = (why, remark) if progress else None
+        with started(engine, out, manifest, posterior.fixed_tensors(), starts, announced) as store:
             engine.run(store, callbacks, progress, interval, starts)
     if not place.alone:
         place.wait_for_all()

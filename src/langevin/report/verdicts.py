@@ -55,8 +55,8 @@ def temperature(measured: Estimate | None, target: float, method: str, samples_p
     if not math.isfinite(measured.mean):
         return Verdict(about, "unknown", "No temperature was measured.", "Sample more steps after the burn-in.")
     if not math.isfinite(measured.error):
-        message = f"Temperature {measured.mean:.2f}, target {target:g}; too few samples for a standard error."
-        return Verdict(about, "unknown", message, "Save at least four samples per chain.")
+        message = f"Temperature {measured.mean:.2f}, target {target:g}; the chains are too short for a standard error."
+        return Verdict(about, "unknown", message, "Run longer, or more chains.")
     found = f"Temperature {measured.mean:.2f} ± {measured.error:.2f}"
     if not math.isfinite(target):
         return Verdict(about, "unknown", f"{found}; the target temperature of a custom sampler is unknown.")
