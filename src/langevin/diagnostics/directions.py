@@ -1,4 +1,4 @@
-"""The configurational temperature along the softest directions, which a mean over all weights can hide.
+"""The virial temperature along the softest directions, which a mean over all weights can hide.
 
 For any fixed point a and direction v, integration by parts gives E[(v·(θ−a)) (v·∇U)] = T |v|² under exp(−U/T). The mean
 over all directions can be T while the few soft ones, along which predictions vary most, are too cold or too hot: a
