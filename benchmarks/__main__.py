@@ -48,6 +48,14 @@ def gold(
 
 
 @app.command()
+def temperature(out: Annotated[Path, typer.Option(help="Directory of results and tables.")]) -> None:
+    """Both thermometers on targets whose temperatures are known; takes a quarter of an hour on one core."""
+    from benchmarks.temperature import run_temperature
+
+    run_temperature(out, typer.echo)
+
+
+@app.command()
 def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> None:
     """Which sampler supports which network: two steps of each."""
     from benchmarks.support import write_support

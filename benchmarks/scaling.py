@@ -73,7 +73,7 @@ def arithmetic() -> list[tuple[str, str, str]]:
         ("besides, per step", "8 bytes", "loss and the wish to stop; a hash of 8 bytes when a sample is kept"),
         ("samples on the disk", _size(samples * weights), f"{CHAINS} chains × {SAMPLES} samples"),
         ("with sample_dtype=torch.float16", _size(samples * weights / 2), "half"),
-        ("checkpoints (SGHMC)", _size(CHAINS * 3 * weights), "weights, momentum, mean for the temperature"),
+        ("checkpoints (SGHMC)", _size(CHAINS * 4 * weights), "weights, momentum, two vectors of the thermometers"),
         ("prediction for one image", f"{samples * FLOPS / 1e12:.1f} TFLOP", f"{samples} forward passes of 4.1 GFLOP"),
         ("with 30 of the samples", f"{30 * FLOPS / 1e12:.2f} TFLOP", "every 53rd"),
         ("reading all samples once, at 2 GB/s", f"{samples * weights / 2e9:.0f} s", "per call of predict, whatever x"),

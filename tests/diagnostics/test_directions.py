@@ -75,7 +75,7 @@ def test_a_run():
     posterior, data, _, _ = target()
     before = posterior.model.weight.detach().clone()
     run = lv.sample(
-        posterior, data, partial(lv.SGLD, lr=0.1), batch_size=50, steps=300, thin=5, chains=2, progress=False
+        posterior, data, partial(lv.SGLD, lr=0.1), batch_size=50, steps=1200, thin=5, chains=2, progress=False
     )
     found = direction_temperatures(run, posterior, data, directions=1, batch_size=30)
     assert len(found) == 1

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from langevin.core.statistics import effective_sample_size, mean_and_error
+from langevin.core.statistics import effective_sample_size
 from tests.diagnostics.chains import autoregressive
 
 
@@ -20,20 +20,3 @@ def test_the_ess_of_a_constant_is_zero():
     assert float(effective_sample_size(torch.ones(50))) == 0.0
     with pytest.raises(ValueError, match="at least 4 draws"):
         effective_sample_size(torch.ones(3))
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.9])
-def test_standard_errors_are_autocorrelation_adjusted(rho):
-    """Over many chains the mean divided by its standard error has a variance of about 1."""
-    scores = []
-    for column in autoregressive(rho, n=10_000, columns=60).T:
-        estimate = mean_and_error(column.tolist())
-        scores.append(estimate.mean / estimate.error)
-    assert 0.6 < torch.tensor(scores).std() < 1.5
-
-
-def test_the_standard_error_of_few_values_is_unknown():
-    assert math.isnan(mean_and_error([1.0, 2.0]).error)
-    assert mean_and_error([1.0, 2.0]).mean == 1.5
-    assert str(mean_and_error([1.0, 2.0])) == "1.5 ± unknown"
-    assert math.isnan(mean_and_error([]).mean)

@@ -136,7 +136,7 @@ def test_convergence_in_weight_space_and_in_function_space(run):
     logs = np.stack([run.chain(c).predict(x, samples=True).samples.double().log().numpy()[:, 1, 1] for c in (0, 1)])
     assert function.rhat[4] == pytest.approx(float(arviz().rhat(logs)), rel=1e-6)
     tests = run.stationarity()
-    assert {(test.trace, test.chain) for test in tests} == {(n, c) for n in ("loss", "temperature") for c in (0, 1)}
+    assert [test.trace for test in tests] == ["loss", "temperature"]
 
 
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):

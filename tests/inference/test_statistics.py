@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.core.statistics import mean_and_error
 from tests.helpers import toy_data, toy_posterior
 
 draw = partial(lv.sample, progress=False)
@@ -51,14 +50,14 @@ def test_loss_is_the_mean_since_the_sample_before_or_the_end_of_burn_in():
     assert run.trace("loss")[0] == pytest.approx([sum(seen[4:8]) / 4, sum(seen[8:]) / 4])
 
 
-def test_the_anchor_is_the_mean_of_the_second_half_of_burn_in(tmp_path):
+def test_the_anchor_is_the_mean_of_the_second_eighth_of_burn_in(tmp_path):
     weights = []
     run = draw(
         toy_posterior(),
         toy_data(),
         partial(lv.SGLD, lr=1e-2),
-        steps=12,
-        burn_in=8,
+        steps=40,
+        burn_in=32,
         thin=1,
         out=tmp_path / "r",
         callbacks=[lambda info: weights.append(info.weights(0)["0.weight"].clone())],
@@ -67,7 +66,7 @@ def test_the_anchor_is_the_mean_of_the_second_half_of_burn_in(tmp_path):
     torch.testing.assert_close(anchor, torch.stack(weights[3:7]).mean(0))  # before steps 4 … 7
 
 
-@pytest.mark.parametrize("stop", [13, 17])
+@pytest.mark.parametrize("stop", [3, 17, 25])
 def test_a_run_interrupted_in_burn_in_has_the_same_anchor(stop, tmp_path):
     def callback(info):
         if info.step == stop:
@@ -79,10 +78,3 @@ def test_a_run_interrupted_in_burn_in_has_the_same_anchor(stop, tmp_path):
         draw(toy_posterior(), toy_data(), out=tmp_path / "r", callbacks=[callback], **options)
     again = lv.resume(tmp_path / "r", toy_posterior(), toy_data(), progress=False)
     assert whole.trace("temperature") == again.trace("temperature")
-
-
-def test_the_error_of_several_chains_is_that_of_their_mean():
-    run = draw(toy_posterior(), toy_data(), partial(lv.SGLD, lr=1e-2), steps=80, burn_in=0, thin=2, chains=3)
-    each = [mean_and_error(values) for values in run.trace("temperature").values()]
-    assert run.temperature().mean == pytest.approx(sum(e.mean for e in each) / 3)
-    assert run.temperature().error == pytest.approx(math.sqrt(sum(e.error**2 for e in each)) / 3)

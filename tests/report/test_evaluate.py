@@ -105,9 +105,9 @@ def test_the_numbers_are_those_of_the_evaluation():
     expected = lv.compare({"SGLD": run, "SGD": sgd}, (x, y)).to_dict()
     assert numbers["comparison"] == json.loads(json.dumps(expected))
     rows = {row[0]: row[1:] for row in full_report().tables[0].rows}
-    assert rows["Accuracy"][0] == f"{float((run.predict(x).labels == y).float().mean()):.1%}"
+    assert rows["Accuracy"][0] == f"{float((run.predict(x).labels == y).double().mean()):.1%}"
     assert rows["Mean confidence"][1] == f"{float(sgd.predict(x).confidence.mean()):.3f}"
-    assert numbers["chains"]["temperature"]["mean"] == pytest.approx(run.temperature().mean)
+    assert numbers["chains"]["temperatures"]["virial"]["mean"] == pytest.approx(run.temperature().mean)
     assert numbers["attack"]["SGLD"]["clean_accuracy"] == pytest.approx(float(rows["Accuracy"][0][:-1]) / 100, abs=1e-3)
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from langevin.core.statistics import Estimate
+from langevin.diagnostics.directions import Direction
 from langevin.diagnostics.stationarity import Stationarity
+from langevin.diagnostics.target_temperature import Temperatures
 from langevin.evaluation.attacks import Attacked
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.compare import Interval
@@ -19,7 +21,7 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("mean", "error", "target", "level", "message"),
     [
-        (1.02, 0.03, 1.0, "good", "Temperature 1.02 ± 0.03: on target (1)."),
+        (1.02, 0.03, 1.0, "good", "Temperature 1.02 ± 0.03 (virial): on target (1)."),
         (0.50, 0.01, 0.5, "good", "on target (0.5)"),
         (1.30, 0.05, 1.0, "bad", "too hot, target 1"),
         (0.70, 0.05, 1.0, "bad", "too cold, target 1"),
@@ -29,28 +31,60 @@ NAN = math.nan
         (1.09, 0.03, 1.0, "check", "perhaps a little hot"),
         (0.91, 0.03, 1.0, "check", "perhaps a little cold"),
         (1.00, 0.30, 1.0, "unknown", "too uncertain to compare"),
-        (1.00, NAN, 1.0, "unknown", "too few samples for a standard error"),
+        (1.00, NAN, 1.0, "unknown", "too short for a standard error"),
         (NAN, NAN, 1.0, "unknown", "No temperature was measured"),
     ],
 )
 def test_temperature(mean, error, target, level, message):
-    verdict = verdicts.temperature(Estimate(mean, error), target, "SGLD", True)
+    verdict = verdicts.temperature(Temperatures(target, Estimate(mean, error)), "SGLD", True)
     assert verdict.level == level
     assert message in verdict.message
 
 
+ON = Estimate(1.0, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("readings", "level", "message"),
+    [
+        ({"gradient": ON}, "good", "1.00 ± 0.02 (virial), 1.00 ± 0.02 (gradient): on target (1)."),
+        ({"gradient": Estimate(1.3, 0.5)}, "good", "on target (1); the other thermometer is too uncertain to tell"),
+        ({"gradient": Estimate(1.5, 0.1)}, "bad", "stiff directions are too hot"),
+        ({"gradient": Estimate(1.1, 0.02)}, "check", "perhaps a little hot"),
+        ({"stiffest": Estimate(1.6, 0.1)}, "bad", "stiffest direction at 1.60 ± 0.10 is too hot"),
+        ({"virial": Estimate(0.7, 0.02), "gradient": ON}, "bad", "soft directions are too cold"),
+        (
+            {"virial": Estimate(0.7, 0.02), "gradient": Estimate(1.4, 0.02)},
+            "bad",
+            "gradient at 1.40 ± 0.02 is too hot and",
+        ),
+        ({"virial_by_tensor": {"a": ON, "b": Estimate(0.5, 0.05)}}, "bad", "virial, b at 0.50 ± 0.05 is too cold"),
+        ({"gradient_by_tensor": {"a": Estimate(2.0, 0.1)}}, "bad", "gradient, a at 2.00 ± 0.10 is too hot"),
+        ({"softest": [Direction(1.0, Estimate(0.4, 0.1))]}, "bad", "softest direction 1 at 0.40 ± 0.10 is too cold"),
+        ({"virial_by_tensor": {str(i): Estimate(1.27, 0.08) for i in range(20)}}, "good", "on target"),  # 20 are many
+        ({"virial_by_tensor": {"0": Estimate(1.27, 0.08)}}, "good", "on target"),
+        ({"virial_by_tensor": {"0": Estimate(1.29, 0.08)}}, "bad", "too hot"),
+        ({"virial": Estimate(1.0, NAN), "gradient": ON}, "good", "1.00 ± unknown (virial)"),
+    ],
+)
+def test_the_worst_reading_decides(readings, level, message):
+    verdict = verdicts.temperature(Temperatures(**{"target": 1.0, "virial": ON, **readings}), "SGLD", True)
+    assert message in verdict.message
+    assert verdict.level == level
+
+
 def test_methods_without_a_temperature_have_no_temperature_verdict():
-    assert verdicts.temperature(None, 1.0, "SWAG", True) is None
+    assert verdicts.temperature(None, "SWAG", True) is None
     for target, posterior in ((1.0, False), (0.0, True)):
-        verdict = verdicts.temperature(Estimate(0.3, 0.01), target, "SGD", posterior)
+        verdict = verdicts.temperature(Temperatures(target, Estimate(0.3, 0.01)), "SGD", posterior)
         assert verdict.level == "unknown"
         assert "not samples of the posterior" in verdict.message
 
 
 def test_a_custom_sampler_has_no_known_target_temperature():
-    verdict = verdicts.temperature(Estimate(1.0, 0.01), NAN, "This sampler", True)
+    verdict = verdicts.temperature(Temperatures(NAN, Estimate(1.0, 0.01)), "This sampler", True)
     assert verdict.level == "unknown"
-    assert "Temperature 1.00 ± 0.01; the target temperature of a custom sampler is unknown" in verdict.message
+    assert "Temperature 1.00 ± 0.01 (virial); the target temperature of a custom sampler is unknown" in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ class Stream(IntEnum):
     LABELS = 3  # sampled from the model, for its Fisher information
     FISHER = 4  # the Fisher's own mini-batch
     DRAWS = 5  # weights from a fitted distribution; the step is the number of the draw
+    START = 6  # the weights at which a chain starts
+    PROBE = 7  # mini-batches of the gradient thermometer
+    SIGNS = 8  # its random directions
 
 
 def normal(

@@ -10,29 +10,111 @@ import numpy as np
 import torch
 from torch import Tensor
 
+RECORD_LENGTH = 12  # autocorrelation times that a record needs to have, for a standard error to be known
+MANY_CHAINS = 10  # from so many on, the spread of their means is the standard error, whatever the autocorrelation
+
 
 class Estimate(NamedTuple):
-    """A mean over a chain and its standard error."""
+    """A mean and its standard error; the error is NaN if it is unknown."""
 
     mean: float
     error: float
+
+    @property
+    def known(self) -> bool:
+        """Whether mean and standard error are both known."""
+        return math.isfinite(self.mean) and math.isfinite(self.error)
 
     def __str__(self) -> str:
         return f"{self.mean:.3g} ± {self.error:.1g}" if math.isfinite(self.error) else f"{self.mean:.3g} ± unknown"
 
 
-def mean_and_error(values: Sequence[float]) -> Estimate:
-    """Mean of a correlated sequence with its standard error by batch means (batches of ⌊√n⌋).
+class LongRunVariance(NamedTuple):
+    """n Var(mean of n values) for large n, its degrees of freedom, and its ratio to the variance of one value."""
 
-    With fewer than four values the error is NaN.
+    variance: float
+    freedom: float
+    autocorrelation_time: float
+
+
+def mean_and_error(*chains: Sequence[float]) -> Estimate:
+    """The mean over chains of correlated values, with a standard error from the spread within and between chains.
+
+    ± 2 errors is a 95 % interval: errors from few degrees of freedom are widened as Student's t asks. With ten chains
+    or more only the spread between them counts, which is right for any autocorrelation. With fewer, what the
+    autocorrelations within chains predict and the spread between chains are pooled, unless the chains differ more than
+    autocorrelation explains.
+
+    The error is NaN, unknown, if the record is shorter than `RECORD_LENGTH` autocorrelation times: such a record says
+    too little about its own autocorrelation. Values that are not finite are left out.
     """
-    series = np.asarray([v for v in values if math.isfinite(v)])
-    n = len(series)
-    if n < 4:
-        return Estimate(float(series.mean()) if n else math.nan, math.nan)
-    length = math.isqrt(n)
-    batches = series[n % length :].reshape(-1, length).mean(1)
-    return Estimate(float(series.mean()), float(batches.std(ddof=1) / math.sqrt(len(batches))))
+    series = [values for values in map(_finite, chains) if len(values)]
+    if not series:
+        return Estimate(math.nan, math.nan)
+    means = np.array([values.mean() for values in series])
+    variance, freedom = _variance_of_a_mean(series, means)
+    return Estimate(float(means.mean()), math.sqrt(variance / len(series)) * _widening(freedom))
+
+
+def _variance_of_a_mean(series: Sequence[np.ndarray], means: np.ndarray) -> tuple[float, float]:
+    """The variance of the mean of one chain, NaN if unknown, and its degrees of freedom."""
+    from scipy.special import fdtri
+
+    count = len(series)
+    between, freedom = (float(means.var(ddof=1)), count - 1) if count > 1 else (math.inf, 1)
+    if count >= MANY_CHAINS:
+        return between, freedom
+    long_run = long_run_variance(series)
+    if long_run is not None:
+        within = long_run.variance * float(np.mean([1 / len(values) for values in series]))
+        if count == 1:
+            return within, long_run.freedom
+        if between <= within * fdtri(freedom, long_run.freedom, 0.99):  # the chains agree
+            total = freedom + long_run.freedom
+            return (freedom * between + long_run.freedom * within) / total, total
+    spread = float(np.concatenate(series).var())
+    return between if RECORD_LENGTH * between <= count * spread else math.nan, freedom
+
+
+def long_run_variance(chains: Sequence[np.ndarray]) -> LongRunVariance | None:
+    """The long-run variance that chains have in common; None if they are too short for their autocorrelation.
+
+    Autocovariances about each chain's own mean, averaged over chains and summed up to the first pair that is not
+    positive, pairs made monotone (Geyer 1992). Subtracting a chain's own mean makes each of them too small by the
+    variance of that mean; the sum is corrected for it. Conservative for chains that oscillate.
+    """
+    total, longest = sum(map(len, chains)), max(map(len, chains))
+    mean_length = total / len(chains)
+    covariance = np.zeros(longest)
+    for values in chains:
+        spectrum = np.fft.rfft(values - values.mean(), 2 * longest)
+        covariance += np.fft.irfft(spectrum.real**2 + spectrum.imag**2, 2 * longest)[:longest] / total
+    if covariance[0] <= 0:
+        return LongRunVariance(0.0, total, 1.0) if mean_length >= RECORD_LENGTH else None
+    pairs = covariance[: longest // 2 * 2].reshape(-1, 2).sum(1)
+    positive = np.minimum.accumulate(pairs)[: int(np.argmax(np.append(pairs, 0.0) <= 0))]
+    window = (
+        4 * max(len(positive), 1) - 1
+    ) / mean_length  # the summed lags, of both signs, as a fraction of the record
+    if window >= 0.6:
+        return None
+    variance = max((2 * positive.sum() - covariance[0]) / (1 - window), covariance[0] / mean_length)
+    time = float(variance / (covariance[0] + variance / mean_length))
+    if mean_length < RECORD_LENGTH * time:
+        return None
+    return LongRunVariance(float(variance), len(chains) / window, time)
+
+
+def _widening(freedom: float) -> float:
+    """How much a standard error grows, so that ± 2 of it is a 95 % interval with these degrees of freedom."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(stdtrit(freedom, 0.975) / ndtri(0.975))
+
+
+def _finite(values: Sequence[float]) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    return array[np.isfinite(array)]
 
 
 def effective_sample_size(draws: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The configurational temperature along the softest directions, which a mean over all weights can hide.
+"""The virial temperature along the softest directions, which a mean over all weights can hide.
 
 For any fixed point a and direction v, integration by parts gives E[(v·(θ−a)) (v·∇U)] = T |v|² under exp(−U/T). The mean
 over all directions can be T while the few soft ones, along which predictions vary most, are too cold or too hot: a
@@ -63,7 +63,7 @@ def direction_temperatures(
     return [
         Direction(
             std=float(torch.stack(spreads)[:, k].mean()),
-            temperature=_over([mean_and_error(product[:, k].tolist()) for product in products]),
+            temperature=mean_and_error(*(product[:, k].tolist() for product in products)),
         )
         for k in range(products[0].shape[1])
     ]
@@ -86,8 +86,3 @@ def _gradient(posterior: Posterior, names: list[str], theta: Tensor, data: Any, 
 
 def _flat(sample: dict[str, Tensor], names: list[str]) -> Tensor:
     return torch.cat([sample[name].flatten().double() for name in names])
-
-
-def _over(estimates: list[Estimate]) -> Estimate:
-    n = len(estimates)
-    return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)

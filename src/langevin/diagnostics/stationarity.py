@@ -1,10 +1,12 @@
-"""Stationarity of a trace: a comparison of its early and late means with autocorrelation-adjusted standard errors.
+"""Stationarity of a trace: its first quarter is compared with its last half.
 
-A trace is cut into 12 batches of equal length. The mean of the first 3 is compared with that of the last 6 (Geweke
-1992) by a t-test with 5 degrees of freedom; the standard error comes from the last 6 alone, since a transient in the
-first ones would inflate it. Batch means have to be about independent: if values are correlated over more than half a
-batch, slow mixing can't be distinguished from a drift, and the result is unknown. Many traces are tested at once, so
-p-values are Holm-adjusted: the family-wise error rate is about `level` at most. (ArviZ has no such test.)
+The variance of the difference of their means comes from the autocorrelations of the last halves alone, since a
+transient in the beginning would inflate it, pooled over chains. An F-test over the chains (a t-test, if there is one)
+finds a drift of all of them and of a single one. With ten chains or more, the spread of the differences between chains
+is used instead, which is right for any autocorrelation. If the last halves are shorter than some ten autocorrelation
+times, a drift can't be distinguished from slow mixing, and the result is unknown. Several traces are tested at once,
+so p-values are Holm-adjusted: the family-wise error rate is about `level`. (ArviZ has no such test; Geweke's, 1992, is
+the model.)
 """
 
 from __future__ import annotations
@@ -14,30 +16,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
-from langevin.core.statistics import effective_sample_size
+from langevin.core.statistics import MANY_CHAINS, RECORD_LENGTH, long_run_variance
 
-_BATCHES, _EARLY, _LATE = 12, 3, 6
+_FEWEST = 24  # values of a chain
 
 
 @dataclass(frozen=True)
 class Stationarity:
-    """The test of one trace of one chain: z = (early − late)/error; `p_value` is Holm-adjusted over all traces."""
+    """The test of one trace; early and late means, and z = (early − late)/error, are of the chain that drifts most."""
 
     trace: str
     chain: int
     early: float
     late: float
     z: float
-    p_value: float  # NaN if unknown
+    p_value: float  # Holm-adjusted over all traces; NaN if unknown
     stationary: bool | None  # None if unknown
     why: str = ""  # why it is unknown
 
 
 def stationarity(traces: Mapping[str, Mapping[int, Sequence[float]]], *, level: float = 0.05) -> list[Stationarity]:
     """Compare the first quarter of every trace (name → chain → values) with its last half, all at one `level`."""
-    found = [_tested(name, chain, values) for name, chains in traces.items() for chain, values in chains.items()]
+    found = [_tested(name, chains) for name, chains in traces.items() if chains]
     known = sorted((i for i, test in enumerate(found) if math.isfinite(test.p_value)), key=lambda i: found[i].p_value)
     adjusted = 0.0
     for rank, i in enumerate(known):
@@ -46,35 +47,41 @@ def stationarity(traces: Mapping[str, Mapping[int, Sequence[float]]], *, level: 
     return found
 
 
-def _tested(name: str, chain: int, values: Sequence[float]) -> Stationarity:
-    from scipy.stats import t as student
+def _tested(name: str, chains: Mapping[int, Sequence[float]]) -> Stationarity:
+    from scipy.special import fdtrc, stdtr
 
-    series = np.asarray(values, dtype=float)
-    series = series[np.isfinite(series)]
-    length = len(series) // _BATCHES
+    series = {chain: np.asarray(values, dtype=np.float64) for chain, values in chains.items()}
+    series = {chain: values[np.isfinite(values)] for chain, values in series.items()}
+    fewest = min(map(len, series.values()))
+    if fewest < _FEWEST:
+        return _unknown(name, series, f"{fewest} values; at least {_FEWEST} are needed")
+    early = np.array([values[: len(values) // 4].mean() for values in series.values()])
+    last_halves = [values[-(len(values) // 2) :] for values in series.values()]
+    late = np.array([half.mean() for half in last_halves])
+    drift = early - late
+    worst = int(np.argmax(np.abs(drift)))
+    if not drift.any() and all(values.min() == values.max() for values in series.values()):
+        return Stationarity(name, next(iter(series)), float(early[0]), float(late[0]), 0.0, 1.0, True)
+    count = len(series)
+    if count >= MANY_CHAINS:
+        score = float(drift.mean() / max(math.sqrt(drift.var(ddof=1) / count), math.ulp(0.0)))
+        p_value = float(2 * stdtr(count - 1, -abs(score)))
+    else:
+        long_run = long_run_variance(last_halves)
+        if long_run is None:
+            return _unknown(
+                name,
+                series,
+                f"the last half, {len(last_halves[0])} values, is shorter than {RECORD_LENGTH} autocorrelation times, "
+                f"so a drift can't be distinguished from slow mixing; run longer",
+            )
+        lengths = [(len(values) // 4, len(values) // 2) for values in series.values()]
+        scores = drift / np.sqrt(long_run.variance * np.array([1 / first + 1 / last for first, last in lengths]))
+        worst = int(np.argmax(np.abs(scores)))
+        score = float(scores[worst])
+        p_value = float(fdtrc(count, long_run.freedom, (scores**2).mean()))
+    return Stationarity(name, list(series)[worst], float(early[worst]), float(late[worst]), score, p_value, None)
 
-    def unknown(why: str) -> Stationarity:
-        return Stationarity(name, chain, math.nan, math.nan, math.nan, math.nan, None, why)
 
-    if length < 2:
-        return unknown(f"{len(series)} values; at least {2 * _BATCHES} are needed")
-    means = series[len(series) - _BATCHES * length :].reshape(_BATCHES, length).mean(1)
-    early, late = means[:_EARLY], means[-_LATE:]
-    if series.min() == series.max():
-        return Stationarity(name, chain, float(early[0]), float(late[0]), 0.0, 1.0, True)
-    time = autocorrelation_time(series[len(series) - _LATE * length :])
-    if 2 * time > length:
-        return unknown(
-            f"the autocorrelation time is about {time:.0f} of {len(series)} values, so a drift can't be distinguished "
-            f"from slow mixing; run longer"
-        )
-    error = float(late.std(ddof=1)) * math.sqrt(1 / _EARLY + 1 / _LATE)
-    score = float(early.mean() - late.mean()) / error
-    p_value = float(2 * student.sf(abs(score), _LATE - 1))
-    return Stationarity(name, chain, float(early.mean()), float(late.mean()), score, p_value, None)
-
-
-def autocorrelation_time(series: np.ndarray) -> float:
-    """n/ESS; infinite for a constant."""
-    ess = float(effective_sample_size(torch.from_numpy(np.ascontiguousarray(series, dtype=np.float64))))
-    return len(series) / ess if ess > 0 else math.inf
+def _unknown(name: str, series: Mapping[int, np.ndarray], why: str) -> Stationarity:
+    return Stationarity(name, next(iter(series)), math.nan, math.nan, math.nan, math.nan, None, why)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
+from langevin.core.posterior import Posterior
 from langevin.core.statistics import Estimate, mean_and_error
 from langevin.diagnostics.convergence import Convergence, convergence, equal_lengths, weight_convergence
+from langevin.diagnostics.directions import direction_temperatures
 from langevin.diagnostics.inference_data import inference_data
 from langevin.diagnostics.stationarity import Stationarity, stationarity
+from langevin.diagnostics.target_temperature import Temperatures
+from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means
+from langevin.ensembles import thermometers
 from langevin.ensembles.ensemble import Ensemble, Weights
 from langevin.ensembles.prediction import ClassPrediction, Prediction
 from langevin.ensembles.predictor import Predictor
+from langevin.ensembles.summary import summary
 from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
@@ -163,21 +170,67 @@ class Run(Ensemble):
         return name in default and recipe["options"].get("max_speed", default[name]) is None
 
     def temperature(self) -> Estimate:
-        """The configurational temperature over all chains, to be compared with `target_temperature`.
+        """The virial temperature over all weights and chains, to be compared with `target_temperature`.
 
-        Its standard error is autocorrelation-adjusted; with few samples it is NaN.
+        It weighs all directions alike, and settles as slowly as the softest of them. Measured about the mean of the
+        other chains, and of a single chain about its starting point.
         """
-        return self._over_chains("temperature") if "temperature" in self.traces else Estimate(math.nan, math.nan)
+        return mean_and_error(*self.temperature_readings().values())
 
     def temperatures(self) -> dict[str, Estimate]:
-        """The configurational temperature of each tensor; each should be T.
+        """The virial temperature of each tensor; each should be T."""
+        return {name: mean_and_error(*chains.values()) for name, chains in self._virial.items()}
 
-        A thermostat controls the mean over all weights; with correlated mini-batch noise flat directions can be colder.
-        This detects differences between tensors, not between directions within a tensor; for those see
-        `direction_temperatures` in `langevin.diagnostics.directions`.
+    def temperature_readings(self) -> dict[int, list[float]]:
+        """What `temperature` is the mean of: readings of each chain, means over equal parts of the run."""
+        sizes = {name: math.prod(spec["shape"]) for name, spec in self.manifest["tensors"].items()}
+        return over_tensors(self._virial, sizes) if self._virial else {}
+
+    @cached_property
+    def _virial(self) -> dict[str, dict[int, list[float]]]:
+        return thermometers.virial_readings(self)
+
+    def gradient_temperature(self) -> Estimate:
+        """The gradient temperature over all weights, E‖∇U‖²/E[tr ∇²U], to be compared with `target_temperature`.
+
+        It weighs directions by their curvature, so it shows whether stiff ones are too hot. NaN if it was not measured:
+        `sample(probe=0)`, a DataLoader, or a run that is too short.
         """
-        names = [name for name in self.traces if name.startswith("temperature/")]
-        return {name.removeprefix("temperature/"): self._over_chains(name) for name in names}
+        return ratio_of_means(thermometers.probed(self, thermometers.probed_tensors(self)))
+
+    def gradient_temperatures(self) -> dict[str, Estimate]:
+        """The gradient temperature of each tensor; each should be T."""
+        return {name: ratio_of_means(thermometers.probed(self, [name])) for name in thermometers.probed_tensors(self)}
+
+    def stiffest_temperature(self) -> Estimate:
+        """The gradient temperature along the stiffest direction of each chain."""
+        name = " along the stiffest direction"
+        if f"gradient{name}" not in self.traces:
+            return Estimate(math.nan, math.nan)
+        return ratio_of_means(Ratio(self.trace(f"gradient{name}"), self.trace(f"curvature{name}")))
+
+    def all_temperatures(self, posterior: Posterior | None = None, data: Any = None) -> Temperatures:
+        """The readings of all thermometers, to be judged by the worst: `run.all_temperatures().judge()`.
+
+        With the posterior and the training data also along the softest directions, at the cost of a pass over the data
+        per sample; see `langevin.diagnostics.directions`.
+        """
+        measured = posterior is not None and data is not None
+        return Temperatures(
+            target=self.target_temperature,
+            virial=self.temperature(),
+            gradient=self.gradient_temperature(),
+            stiffest=self.stiffest_temperature(),
+            kinetic=self.kinetic_temperature(),
+            kinetic_by_construction=self.kinetic_is_by_construction,
+            virial_by_tensor=self.temperatures(),
+            gradient_by_tensor=self.gradient_temperatures(),
+            softest=direction_temperatures(self, posterior, data) if measured else [],  # type: ignore[arg-type]
+        )
+
+    def summary(self, posterior: Posterior | None = None, data: Any = None) -> str:
+        """Temperatures, convergence and stationarity, in a few lines; posterior and data as in `all_temperatures`."""
+        return summary(self, self.all_temperatures(posterior, data))
 
     def kinetic_temperature(self) -> Estimate:
         """mean(u²/s) over weights and samples, for samplers with momentum; NaN for others.
@@ -185,12 +238,10 @@ class Run(Ensemble):
         For SGNHT and ATMC with Gaussian kinetic energy the thermostat makes it T by construction once ξ has converged:
         then it says nothing about the weights (`kinetic_is_by_construction`).
         """
-        return self._over_chains("kinetic") if "kinetic" in self.traces else Estimate(math.nan, math.nan)
+        return self._over_chains("kinetic")
 
     def _over_chains(self, name: str) -> Estimate:
-        estimates = [mean_and_error(values) for values in self.trace(name).values()] if len(self) else []
-        n = max(len(estimates), 1)
-        return Estimate(sum(e.mean for e in estimates) / n, sum(e.error**2 for e in estimates) ** 0.5 / n)
+        return mean_and_error(*self.trace(name).values()) if name in self.traces else Estimate(math.nan, math.nan)
 
     # convergence
 

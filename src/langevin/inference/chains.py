@@ -207,8 +207,7 @@ class Chains(ABC):
                     tensors[f"state/{name}/{key}"] = self._slice(value, index)
                 else:
                     plain.setdefault(name, {})[key] = value
-        for name, a in zip(self.names, self.thermometer.anchor, strict=True):
-            tensors[f"anchor/{name}"] = self._slice(a, index)
+        tensors |= self.thermometer.tensors(index, self.names)
         groups = [
             {key: value for key, value in group.items() if key not in _FROM_CONSTRUCTOR}
             for group in self.stepper.param_groups
@@ -217,7 +216,7 @@ class Chains(ABC):
             "groups": groups,
             "state": plain,
             "schedule": self.scheduler.state_dict() if self.scheduler else None,
-            "averaged": self.thermometer.averaged,
+            "thermometer": self.thermometer.values(),
             "position": self.batches.position(),
         }
         return Checkpoint(self.step, tensors, {**own, **values})
@@ -245,8 +244,7 @@ class Chains(ABC):
         if first.step == 0 and "groups" not in first.values:  # a start: the stepper is as its constructor makes it
             self.batches.rewind(self.numbers[0], 0, first.values.get("position", {}))
             return
-        for name, p, a in zip(self.names, self.params, self.thermometer.anchor, strict=True):
-            a.copy_(self._joined([c.tensors[f"anchor/{name}"] for c in checkpoints]))
+        for name, p in zip(self.names, self.params, strict=True):
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
                 joined = self._joined([c.tensors[key] for c in checkpoints])
@@ -259,7 +257,7 @@ class Chains(ABC):
             group.update(saved)
         if self.scheduler is not None:
             self.scheduler.load_state_dict(first.values["schedule"])
-        self.thermometer.averaged = first.values["averaged"]
+        self.thermometer.restore([c.tensors for c in checkpoints], first.values["thermometer"], self.names)
         self.batches.rewind(self.numbers[0], self.step, first.values["position"])
 
     def _pieces(self, x: Any, y: Any) -> Iterator[tuple[float, tuple[Any, Any]]]:

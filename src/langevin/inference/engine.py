@@ -32,6 +32,7 @@ from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.interrupt import Interrupt
 from langevin.inference.one_chain import OneChain
+from langevin.inference.probe import plan, read_gradients
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.stacked_chains import StackedChains
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
@@ -107,6 +108,18 @@ class Engine:
         """Chains at their starts, to be the ones that run."""
         self._built[tuple(chains.numbers)] = chains
 
+    def plan_probes(self, fraction: float) -> None:
+        """Set how often the gradient temperature is measured, and on how many examples, by the share of the cost."""
+        weights = sum(p.numel() for p in self.objective.trainable_parameters().values())
+        every, size = plan(
+            fraction,
+            steps=self.settings.steps - self.settings.burn_in,
+            batch_size=getattr(self.batches, "batch_size", 1),
+            num_data=self.batches.num_data or 1,
+            weights=weights * (self.settings.chains if self.settings.mode == "vectorised" else 1),
+        )
+        self.settings = replace(self.settings, probe_interval=every, probe_size=size)
+
     # starting and continuing
 
     def save_starts(self, store: SampleStore, starts: Mapping[int, Weights]) -> None:
@@ -180,8 +193,10 @@ class Engine:
         shown = 0.0
         try:
             while group.step < settings.steps:
-                losses = group.backward(whole=settings.observes(group.step))
-                temperatures = _observe(store, group, means, settings, losses)
+                probing = group.leads and settings.probes(group.step)
+                probed = read_gradients(group, settings.probe_size) if probing else {}
+                losses = group.backward(whole=settings.measures_temperature(group.step))
+                temperatures = _observe(store, group, means, settings, losses, probed)
                 lr = group.lr()
                 complete = False
                 try:
@@ -272,17 +287,24 @@ def _reading_checkpoints(store: SampleStore, numbers: list[int]) -> Iterator[Non
 
 
 def _observe(
-    store: SampleStore, group: Chains, means: list[RunningMeans], settings: RunSettings, losses: list[float]
+    store: SampleStore,
+    group: Chains,
+    means: list[RunningMeans],
+    settings: RunSettings,
+    losses: list[float],
+    probed: Mapping[str, list[float]],
 ) -> list[float]:
-    """Record losses, checked; now and then measure, record and return temperatures about the mean of late burn-in."""
+    """Record losses, checked, and what was probed; now and then measure, record and return virial temperatures."""
+    if settings.averages(group.step):
+        group.thermometer.average(group.params)
     for index, (mean, loss) in enumerate(zip(means, losses, strict=True)):
         if not math.isfinite(loss):
             raise DivergenceError(_divergence(group, store, index, f"the loss is {loss}"))
         mean.loss += loss
         mean.steps += 1
-    if settings.averages(group.step):
-        group.thermometer.average(group.params)
-    elif settings.measures_temperature(group.step):
+        for name, values in probed.items():
+            mean.observe(name, values[index])
+    if settings.measures_temperature(group.step):
         each = group.thermometer.measure_each(group.params)
         observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
         observed |= group.observables()

@@ -148,7 +148,7 @@ def fit(
     checks.check_schedule(schedule, engine.probe, settings, batches)
     with checks.preserve_rng_state():
         manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags) | about
-        with started(engine, out, manifest, fixed, {0: start}, "" if progress else None) as store:
+        with started(engine, out, manifest, fixed, {0: start}, ("", "") if progress else None) as store:
             engine.run(store, callbacks, progress, CheckpointInterval(checkpoint_steps, checkpoint_seconds), {0: start})
     return finished_fit(store, predictor, original, data)
 

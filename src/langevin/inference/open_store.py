@@ -26,9 +26,12 @@ def started(
     manifest: dict[str, Any],
     fixed: Mapping[str, Tensor],
     starts: Mapping[int, Mapping[str, Tensor]],
-    announce: str | None,
+    announce: tuple[str, str] | None,
 ) -> Iterator[SampleStore]:
-    """A new store with fixed tensors and starts in it, held for writing; `announce` says why the mode was chosen."""
+    """A new store with fixed tensors and starts in it, held for writing.
+
+    `announce`: why the mode was chosen, and a remark on the starts.
+    """
     place = engine.place
 
     def create() -> SampleStore:
@@ -41,7 +44,7 @@ def started(
         engine.save_starts(store, starts)
         store.write_manifest()  # last: a directory with a manifest is a run that can continue
         if announce is not None:
-            _announce(store, engine.settings, announce)
+            _announce(store, engine.settings, *announce)
 
     with held(place, engine.settings.chains, create, begin) as store:
         yield store
@@ -70,7 +73,7 @@ def held(
         yield store
 
 
-def _announce(store: SampleStore, settings: RunSettings, why: str) -> None:
+def _announce(store: SampleStore, settings: RunSettings, why: str, remark: str) -> None:
     chains = (
         "1 chain" if settings.chains == 1 else f"{settings.chains} chains, {settings.mode} ({why or 'as requested'})"
     )
@@ -78,3 +81,5 @@ def _announce(store: SampleStore, settings: RunSettings, why: str) -> None:
     size = checks.human_size(checks.stored_size(store, settings))
     count = settings.samples_per_chain() * settings.chains
     tqdm.write(f"{what}; {count} {saved}, {size}, in {store.name}", sys.stderr)
+    if remark:
+        tqdm.write(remark, sys.stderr)

@@ -28,7 +28,7 @@ from langevin.inference.environment import environment
 from langevin.inference.manifest import device_of, timestamp
 from langevin.inference.open_store import held
 from langevin.inference.settings import CheckpointInterval, RunSettings
-from langevin.inference.starts import Init, starting_weights
+from langevin.inference.starts import Init, starting_points
 from langevin.inference.steppers import (
     OptimizerFactory,
     SamplerLike,
@@ -141,7 +141,7 @@ def resume(
     load_tensors(original, store.fixed())
     if original is not posterior:
         load_tensors(posterior, store.fixed())
-    starts = {chain: starting_weights(init, chain, original) for chain in range(before.chains, settings.chains)}
+    starts = starting_points(init, range(before.chains, settings.chains), original, settings.seed)
     with checks.preserve_rng_state():
         batches.exact_resume = batches.exact_resume and checks.is_repeatable(batches)
     here = environment(device_of(original)) | {"replicas": place.mesh.data, "repeatable_data": batches.exact_resume}

@@ -23,9 +23,10 @@ from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
+from langevin.inference.probe import can_probe
 from langevin.inference.resume import read_settings, resume
 from langevin.inference.settings import CheckpointInterval, RunSettings
-from langevin.inference.starts import Init, load_fixed, starting_weights
+from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
 from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
@@ -51,6 +52,7 @@ def sample(
     autocast: torch.dtype | None = None,
     grad_accumulation_steps: int = 1,
     compile: bool | None = None,
+    probe: float = 0.02,
     callbacks: Callbacks = (),
     progress: bool = True,
     checkpoint_steps: int | None = None,
@@ -77,8 +79,10 @@ def sample(
         schedule: a function from a sampler to a torch scheduler, or `lv.cyclical(length)`.
         chains: independent chains.
         seed: random seed; what is drawn is a function of it, the chain and the step.
-        init: where chains start: the model's weights (None), a state dict such as `lv.find_map(…)` returns, the last
-            samples of another run, or a function from a chain's number to a state dict.
+        init: where chains start: a state dict such as `lv.find_map(…)` returns, the last samples of another run, a
+            function from a chain's number to a state dict, or "model", the model's weights. By default the first chain
+            starts at the model's weights and every other one at a fresh initialization (the layers'
+            `reset_parameters`), so that R̂ compares chains that started apart.
         device: where to compute; by default where the model is.
         out: the directory of the run. Without one, the run is in memory; `run.save(path)` writes it.
         mode: "vectorised" (chains as one computation), "sequential", or "auto": a short trial decides.
@@ -87,6 +91,8 @@ def sample(
         grad_accumulation_steps: compute each batch in so many parts, to save memory.
         compile: compile the loss and its gradient with `torch.compile`, which takes a C++ compiler and some seconds. By
             default vectorised chains are, if the run is long enough to pay for it and a trial finds it faster.
+        probe: the share of the gradient evaluations after burn-in that may be spent on the gradient thermometer
+            (`run.gradient_temperature()`), on top of the run's own; 0 for none. A DataLoader has none.
         callbacks: functions that get a `StepInfo` after every step.
         progress: show a progress bar.
         checkpoint_steps: write a checkpoint every so many steps.
@@ -100,6 +106,8 @@ def sample(
             repeated (by torchrun, Slurm, Kubernetes) continues.
         options: the sampler's options.
     """
+    if not (isinstance(probe, int | float) and 0 <= probe < 1):
+        raise ValueError(f"probe={probe!r}: give a share of the gradient evaluations, such as 0.02, or 0 for none.")
     if resume not in (None, "auto"):
         raise ValueError(f'resume={resume!r}: write resume="auto", or leave it out.')
     checks.check_posterior(posterior)
@@ -147,14 +155,18 @@ def sample(
             f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
     checks.check_data(posterior, batches, seed)
-    starts = {chain: starting_weights(init, chain, posterior) for chain in range(chains)}
+    starts = starting_points(init, range(chains), posterior, seed)
     with checks.preserve_rng_state():
         why = engine.choose_mode(mode, list(starts.values()), compile)
+        if probe > 0 and can_probe(posterior, engine.probe, batches):
+            engine.plan_probes(probe)
         manifest = make_manifest(
             engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
         )
         predictor = Predictor(posterior.model, posterior.likelihood)
-        with started(engine, out, manifest, posterior.fixed_tensors(), starts, why if progress else None) as store:
+        remark = remark_on_starts(init, posterior, chains)
+        announced = (why, remark) if progress else None
+        with started(engine, out, manifest, posterior.fixed_tensors(), starts, announced) as store:
             engine.run(store, callbacks, progress, interval, starts)
     if not place.alone:
         place.wait_for_all()
@@ -183,11 +195,14 @@ def _settings(
     )
 
 
+_FREE = ("steps", "chains", "mode", "probe_interval", "probe_size")  # may differ when a call is repeated
+
+
 def _repeated(settings: RunSettings, path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
     """Continue the run that a repeated call finds, if it is the one that the call describes."""
     saved = read_settings(DirectoryStore.open(path))
     mine, its = asdict(settings), asdict(saved)
-    if different := [name for name in mine if name not in ("steps", "chains", "mode") and mine[name] != its[name]]:
+    if different := [name for name in mine if name not in _FREE and mine[name] != its[name]]:
         name = different[0]
         raise RunError(
             f"{path} contains another run: its {name} is {its[name]}, given {mine[name]}. Choose another directory: "

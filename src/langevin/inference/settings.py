@@ -23,6 +23,8 @@ class RunSettings:
     autocast: str | None
     measure_temperature: bool = True  # an optimum has none
     compile: bool = False
+    probe_interval: int = 0  # steps between readings of the gradient thermometer; 0: none
+    probe_size: int = 0  # examples of each
 
     def __post_init__(self) -> None:
         smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
@@ -50,19 +52,17 @@ class RunSettings:
         return (self.steps - self.phase) // self.thin - (self.burn_in - self.phase) // self.thin
 
     def averages(self, step: int) -> bool:
-        """Whether the mean of the weights, about which the temperature is measured, takes in this step."""
-        return self.burn_in // 2 <= step < self.burn_in and self._measures(step)
+        """Whether the point about which the virial temperature is measured takes in the weights at this step."""
+        return self.measure_temperature and self.burn_in // 8 <= step < self.burn_in // 4
 
     def measures_temperature(self, step: int) -> bool:
-        """Whether the temperature is measured at this step."""
-        return step >= self.burn_in and self._measures(step)
+        """Whether the virial temperature is measured at this step; it costs a pass over the weights."""
+        return self.measure_temperature and step >= self.burn_in and step % min(10, self.thin) == 0
 
-    def observes(self, step: int) -> bool:
-        """Whether either happens at this step, for which it takes the gradient of all terms of the loss."""
-        return self.averages(step) or self.measures_temperature(step)
-
-    def _measures(self, step: int) -> bool:
-        return self.measure_temperature and step % min(10, self.thin) == 0  # it costs a pass over the weights
+    def probes(self, step: int) -> bool:
+        """Whether the gradient temperature is measured at this step; it costs several gradients."""
+        sampled = step - self.burn_in
+        return self.probe_interval > 0 and sampled >= 0 and sampled % self.probe_interval == self.probe_interval // 2
 
 
 @dataclass

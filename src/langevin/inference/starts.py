@@ -1,25 +1,40 @@
-"""Where chains start."""
+"""Where chains start.
+
+Chains that all start at one point agree until they have spread, which makes R̂ too small. So, unless the user says
+where, the first chain starts at the model's weights and every other one at a fresh initialization, a function of its
+number and the seed alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from langevin.core import random, sharding
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.run import Run
+from langevin.inference.checks import preserve_rng_state
 
-Init = Mapping[str, Tensor] | Ensemble | Callable[[int], Mapping[str, Tensor]] | None
+Init = Mapping[str, Tensor] | Ensemble | Callable[[int], Mapping[str, Tensor]] | Literal["model"] | None
+
+
+def starting_points(init: Init, chains: Iterable[int], posterior: Posterior, seed: int) -> dict[int, dict[str, Tensor]]:
+    """The weights at which each of these chains starts."""
+    apart = [chain for chain in chains if chain > 0] if init is None and not _without_reset(posterior) else []
+    fresh = dict(zip(apart, _initialized(posterior, seed, apart), strict=True))
+    return {chain: fresh[chain] if chain in fresh else starting_weights(init, chain, posterior) for chain in chains}
 
 
 def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, Tensor]:
-    """The weights at which a chain starts."""
-    current = {name: p.detach().clone() for name, p in posterior.trainable_parameters().items()}
-    current |= {name: b.clone() for name, b in posterior.running_statistics().items()}
-    if init is None:
+    """Weights as `init` gives them for a chain, or the model's."""
+    current = _current(posterior)
+    if init is None or (isinstance(init, str) and init == "model"):
         return current
     given: Any
     if isinstance(init, Run):
@@ -29,7 +44,10 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
     else:
         given = init(chain) if callable(init) else init
     if not isinstance(given, Mapping):
-        raise ValueError(f"init must be a state dict, a run or a function of the chain; given {type(given).__name__}.")
+        raise ValueError(
+            f'init must be a state dict, a run, a function of the chain or "model"; given '
+            f"{init if isinstance(init, str) else type(given).__name__!r}."
+        )
     for name, tensor in current.items():
         if name in given and given[name].shape == tensor.shape:
             current[name] = given[name].detach().to(tensor, copy=True)
@@ -39,6 +57,57 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
                 f"this very model."
             )
     return current
+
+
+def remark_on_starts(init: Init, posterior: Posterior, chains: int) -> str:
+    """Where the chains start, in a sentence; empty if there is nothing to tell."""
+    if chains == 1 or init is not None:
+        return ""
+    if layers := _without_reset(posterior):
+        return (
+            f"All chains start at the model's weights, since {', '.join(layers[:3])} can't be initialized again (no "
+            f"reset_parameters); init=function_of_the_chain starts them apart."
+        )
+    return (
+        "Chain 0 starts at the model's weights, the others at fresh initializations; "
+        'init="model" starts all at the model\'s weights.'
+    )
+
+
+def _current(posterior: Posterior) -> dict[str, Tensor]:
+    weights = {name: p.detach().clone() for name, p in posterior.trainable_parameters().items()}
+    return weights | {name: b.clone() for name, b in posterior.running_statistics().items()}
+
+
+def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iterator[dict[str, Tensor]]:
+    """Weights as the layers' own `reset_parameters` draw them, on the CPU: the same for every device."""
+    if not chains:
+        return
+    current = _current(posterior)
+    scratch = copy.deepcopy(posterior).cpu()
+    for chain in chains:
+        load_tensors(scratch, current)  # what a layer does not initialize stays as it was
+        with preserve_rng_state():
+            torch.manual_seed(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
+            for layer in _sampled_layers(scratch.model):
+                _reset(layer)()
+        yield {name: fresh.to(current[name]) for name, fresh in _current(scratch).items()}
+
+
+def _without_reset(posterior: Posterior) -> list[str]:
+    """The kinds of layers with sampled parameters that can't be initialized again."""
+    layers = _sampled_layers(posterior.model)
+    if sharding.any_sharded(posterior.parameters()):
+        return ["a sharded model"]
+    return sorted({type(layer).__name__ for layer in layers if not callable(_reset(layer))})
+
+
+def _sampled_layers(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
+
+
+def _reset(layer: nn.Module) -> Any:
+    return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)  # MultiheadAttention
 
 
 def load_fixed(init: Init, posterior: Posterior) -> None:

@@ -77,7 +77,7 @@ def temperature(
             axes.axhline(measured, color=SERIES[1], linewidth=1.6, linestyle=(0, (5, 1.5)), label=label)
             if np.isfinite(error):
                 axes.axhspan(measured - 2 * error, measured + 2 * error, color=SERIES[1], alpha=0.2, linewidth=0)
-        axes.set(xlabel="sample", ylabel="configurational temperature")
+        axes.set(xlabel="sample", ylabel="virial temperature")
         legend_above(axes)
     return axes
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from langevin.core.posterior import Posterior
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.ensembles.run import Run
@@ -35,6 +36,7 @@ def evaluate(
     probe: int = 50,
     attack_examples: int = 1000,
     batch_size: int = 1024,
+    train: tuple[Posterior, Any] | None = None,
 ) -> Report:
     """Evaluate a run: temperature, convergence, calibration, out-of-distribution detection, comparison with baselines.
 
@@ -48,6 +50,8 @@ def evaluate(
         probe: number of test inputs for R̂ and ESS in function space.
         attack_examples: the largest number of test inputs to attack.
         batch_size: inputs per forward pass.
+        train: the posterior and the training data, to measure temperatures along the softest directions too; it costs a
+            pass over the data per sample.
     """
     for option, given in (("baselines", baselines), ("ood", ood)):
         if given is not None and not isinstance(given, Mapping):
@@ -65,6 +69,7 @@ def evaluate(
         probe=probe,
         attack_examples=attack_examples,
         batch_size=batch_size,
+        train=train,
     )
     corrupted = list(run.corrupted.values()) if isinstance(run, Run) else []
     manifest = getattr(run, "manifest", {})
@@ -86,9 +91,7 @@ def judge(findings: Findings, attack: Attack | None, corrupted: list[str]) -> li
     found = [verdicts.corrupted(corrupted, findings.samples or 0)]
     chains = findings.chains
     if chains is not None:
-        found.append(
-            verdicts.temperature(chains.temperature, chains.target_temperature, chains.method, chains.samples_posterior)
-        )
+        found.append(verdicts.temperature(chains.temperatures, chains.method, chains.samples_posterior))
         if chains.samples_posterior:
             m = chains.function
             found.append(

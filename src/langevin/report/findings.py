@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
-from langevin.core.statistics import Estimate
+from langevin.core.posterior import Posterior
 from langevin.diagnostics.convergence import Chosen, Convergence, convergence, equal_lengths
 from langevin.diagnostics.stationarity import Stationarity
+from langevin.diagnostics.target_temperature import Temperatures
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
@@ -30,11 +31,7 @@ class Chains:
 
     method: str
     samples_posterior: bool
-    target_temperature: float
-    temperature: Estimate
-    kinetic: Estimate
-    kinetic_by_construction: bool
-    by_tensor: dict[str, Estimate]
+    temperatures: Temperatures
     function: Convergence
     weights: Convergence
     drift: list[Stationarity]
@@ -76,6 +73,7 @@ def measure(
     probe: int,
     attack_examples: int,
     batch_size: int,
+    train: tuple[Posterior, Any] | None = None,
 ) -> Findings:
     """Measure the first run, with the others as baselines. Without an attack, every sample is read once."""
     x, y = examples(test)
@@ -100,7 +98,7 @@ def measure(
         samples=len(this) if isinstance(this, Run | Fit) else None,
         predictions=predictions,
         comparison=compare(predictions, (x, y)),
-        chains=_chains(this, found[next(iter(runs))]["probe"], weights) if isinstance(this, Run) else None,
+        chains=_chains(this, found[next(iter(runs))]["probe"], weights, train) if isinstance(this, Run) else None,
         traces=_traces(this),
         ood=ood_predictions,
         detections={
@@ -145,16 +143,12 @@ class _WeightTrace:
         return convergence(equal_lengths(rows), names=self._chosen.labels())
 
 
-def _chains(run: Run, probe: Prediction, weights: _WeightTrace) -> Chains:
+def _chains(run: Run, probe: Prediction, weights: _WeightTrace, train: tuple[Posterior, Any] | None) -> Chains:
     recipe = run.manifest["sampler"]
     return Chains(
         method=recipe["name"] if recipe else "This sampler",
         samples_posterior=run.sampler is None or run.sampler.target == "posterior",
-        target_temperature=float(recipe["options"].get("temperature", 1.0)) if recipe else float("nan"),
-        temperature=run.temperature(),
-        kinetic=run.kinetic_temperature(),
-        kinetic_by_construction=run.kinetic_is_by_construction,
-        by_tensor=run.temperatures(),
+        temperatures=run.all_temperatures(*(train or ())),
         function=run.convergence_of(probe),
         weights=weights.convergence(run),
         drift=run.stationarity(),
@@ -166,7 +160,9 @@ def _traces(run: Any) -> dict[str, dict[int, list[float]]]:
     if not hasattr(run, "trace"):
         return {}
     known = run.traces if isinstance(run, Run) else ["loss"]
-    found = {name: run.trace(name) for name in ("loss", "temperature", "lr") if name in known}
+    found: dict[str, Any] = {name: run.trace(name) for name in ("loss", "lr") if name in known}
+    if isinstance(run, Run):
+        found["temperature"] = run.temperature_readings()
     return {name: trace for name, trace in found.items() if any(len(values) > 1 for values in trace.values())}
 
 

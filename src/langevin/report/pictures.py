@@ -125,13 +125,14 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
             lambda: plots.autocorrelation(traces["loss"]),
         )
     readings = {c: [h for h in values if math.isfinite(h)] for c, values in traces.get("temperature", {}).items()}
-    if chains.samples_posterior and math.isfinite(chains.target_temperature) and any(readings.values()):
-        mean, error = chains.temperature
+    target = chains.temperatures.target
+    if chains.samples_posterior and math.isfinite(target) and any(readings.values()):
+        mean, error = chains.temperatures.virial
         yield (
             "Temperature (trace)",
-            "Each point is a mean over the steps since the previous sample; the band is the mean ± 2 standard errors.",
-            f"Temperature readings, mean {mean:.3g} ± {error:.1g}, target {chains.target_temperature:g}.",
-            lambda: plots.temperature(readings, target=chains.target_temperature, measured=mean, error=error),
+            "Each point is a mean over a part of a chain (virial); the band is the mean ± 2 standard errors.",
+            f"Temperature readings, mean {chains.temperatures.virial}, target {target:g}.",
+            lambda: plots.temperature(readings, target=target, measured=mean, error=error),
         )
 
 

@@ -167,17 +167,25 @@ def _reasons(*spaces: Convergence) -> str:
 
 
 def _temperatures(chains: Chains) -> Table:
-    rows = [["All weights", estimate(chains.temperature)]]
-    rows += [[name, estimate(value)] for name, value in list(chains.by_tensor.items())[:24]]
-    if math.isfinite(chains.kinetic.mean):
-        rows.append(["Kinetic, all weights", estimate(chains.kinetic)])
+    found = chains.temperatures
+    rows = [["All weights", estimate(found.virial), estimate(found.gradient)]]
+    if math.isfinite(found.stiffest.mean):
+        rows.append(["Stiffest direction", "", estimate(found.stiffest)])
+    rows += [[f"Softest direction {i}", estimate(soft.temperature), ""] for i, soft in enumerate(found.softest, 1)]
+    rows += [
+        [name, estimate(value), estimate(found.gradient_by_tensor[name]) if name in found.gradient_by_tensor else ""]
+        for name, value in list(found.virial_by_tensor.items())[:24]
+    ]
+    if math.isfinite(found.kinetic.mean):
+        rows.append(["Kinetic, all weights", estimate(found.kinetic), ""])
     caption = (
-        f"Configurational; target temperature {number(chains.target_temperature, 2)}. Standard errors are "
-        f"autocorrelation-adjusted."
+        f"Target temperature {number(found.target, 2)}. The virial temperature weighs all directions alike, the "
+        f"gradient temperature by their curvature: too hot on the right is too large a step or too small a batch in "
+        f"stiff directions, too cold on the left are soft directions that have not spread yet."
     )
-    if math.isfinite(chains.kinetic.mean) and chains.kinetic_by_construction:
+    if math.isfinite(found.kinetic.mean) and found.kinetic_by_construction:
         caption += f" {chains.method}'s thermostat makes the kinetic temperature T by construction."
-    return Table("Temperature", caption, ["Weights", "T"], rows)
+    return Table("Temperature", caption, ["Weights", "Virial", "Gradient"], rows)
 
 
 def _median(values: np.ndarray) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from langevin.core.statistics import Estimate
 from langevin.diagnostics.stationarity import Stationarity
+from langevin.diagnostics.target_temperature import Temperatures
 from langevin.evaluation.attacks import Attack, Attacked
 from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.compare import Interval
@@ -19,7 +19,6 @@ from langevin.evaluation.ood import Detection
 
 Level = Literal["good", "check", "bad", "unknown"]
 
-TEMPERATURE_TOLERANCE = 0.1  # relative to the target temperature, as in `find_lr`
 RHAT_LIMIT = 1.05  # independent draws (4 chains of 100) stay below it, but often exceed 1.01
 DISAGREEMENT = 0.05  # share of the probe set that may exceed the limit by chance
 ENOUGH_SAMPLES = 100  # effective ones: the standard error of a predicted probability is then at most 0.05
@@ -44,37 +43,14 @@ def corrupted(reasons: Sequence[str], usable: int) -> Verdict | None:
     return Verdict("Samples", "bad", message, "Find out why; if the run diverged, sample again with a smaller lr.")
 
 
-def temperature(measured: Estimate | None, target: float, method: str, samples_posterior: bool) -> Verdict | None:
-    """Whether the chains sampled at the target temperature; None without a temperature."""
-    about = "Temperature"
+def temperature(measured: Temperatures | None, method: str, samples_posterior: bool) -> Verdict | None:
+    """Whether the chains sampled at the target temperature, by the worst reading; None without a temperature."""
     if measured is None:
         return None
-    if not samples_posterior or target == 0:
+    if not samples_posterior or measured.target == 0:
         message = f"{method} has no sampling temperature: its weights are not samples of the posterior."
-        return Verdict(about, "unknown", message)
-    if not math.isfinite(measured.mean):
-        return Verdict(about, "unknown", "No temperature was measured.", "Sample more steps after the burn-in.")
-    if not math.isfinite(measured.error):
-        message = f"Temperature {measured.mean:.2f}, target {target:g}; too few samples for a standard error."
-        return Verdict(about, "unknown", message, "Save at least four samples per chain.")
-    found = f"Temperature {measured.mean:.2f} ± {measured.error:.2f}"
-    if not math.isfinite(target):
-        return Verdict(about, "unknown", f"{found}; the target temperature of a custom sampler is unknown.")
-    low, high = measured.mean - 2 * measured.error, measured.mean + 2 * measured.error
-    least, most = target * (1 - TEMPERATURE_TOLERANCE), target * (1 + TEMPERATURE_TOLERANCE)
-    if least <= low and high <= most:
-        return Verdict(about, "good", f"{found}: on target ({target:g}).")
-    if low > most:
-        return Verdict(
-            about, "bad", f"{found}: too hot, target {target:g}.", "Lower the learning rate or increase the batch size."
-        )
-    if high < least:
-        message = f"{found}: too cold, target {target:g}; the chains have not spread yet."
-        return Verdict(about, "bad", message, "Run longer, with a longer burn-in.")
-    if high - low <= 2 * TEMPERATURE_TOLERANCE * target:
-        side = "hot" if measured.mean > target else "cold"
-        return Verdict(about, "check", f"{found}: close to the target ({target:g}), perhaps a little {side}.")
-    return Verdict(about, "unknown", f"{found}: too uncertain to compare with the target ({target:g}).", "Run longer.")
+        return Verdict("Temperature", "unknown", message)
+    return Verdict("Temperature", *measured.judge())
 
 
 def convergence(chains: int, draws: int, worst: float, share: float, why: str = "") -> Verdict:
