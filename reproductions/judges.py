@@ -164,11 +164,10 @@ def decide(
     if direction == "outside":
         answer = decide(contrasts, "within", limit, resolution)
         return None if answer is None else not answer
-    sides = [_sides(values, direction, limit) for values in contrasts]
-    if all(p_below(values, resolution) <= LEVEL / 2 for side in sides for values in side):
+    below = [p_below(side, resolution) for values in contrasts for side in _sides(values, direction, limit)]
+    if all(p <= LEVEL / 2 for p in below):
         return True
-    opposite = [p_below([-value for value in values], resolution) for side in sides for values in side]
-    return False if min(opposite) <= LEVEL / 2 / len(contrasts) else None
+    return False if any(1 - p <= LEVEL / 2 / len(contrasts) for p in below) else None
 
 
 def _sides(values: Sequence[float], direction: Direction, limit: float) -> list[list[float]]:
