@@ -1,12 +1,13 @@
 """The papers, reproduced: what `python -m reproductions` runs."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from reproductions import heek2019, hwa2020, lange2023, palacci2018, smith2018
-from reproductions.harness import SCALES, Paper, run_experiments
-from reproductions.page import accepts_overview, write_overview, write_page
+from reproductions.harness import SCALES, Paper, run_experiments, write_results
+from reproductions.page import accepts_overview, log_verdicts, write_overview, write_page
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"  # the committed results
 PAPERS: Mapping[str, Paper] = {
@@ -48,8 +49,27 @@ def reproduce_paper(
             f"({default}), or write --scale full."
         )
     jobs = jobs or (1 if scale == "paper" else os.cpu_count() or 1)
-    results = run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
+    run_experiments(PAPERS, paper, experiment, scale=scale, out=out, jobs=jobs, progress=progress)
+    return judge_paper(paper, out=out)
+
+
+def judge_paper(paper: str, *, out: Path | None = None) -> Path:
+    """Judge a paper's rows again, without measuring anything, and write figures and the page; return the page's path.
+
+    The answers, and the judges that gave them, are logged in the results file whenever they differ from the last ones.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"paper={paper!r}: choose one of {', '.join(PAPERS)}.")
+    out = Path("experiments") / paper if out is None else out
+    file = out / "results.json"
+    if not file.exists():
+        raise ValueError(f"{out} has no results.json: name a directory with results of {paper}, --out DIRECTORY.")
+    results = json.loads(file.read_text())
+    if results["paper"] != paper:
+        raise ValueError(f"{out} contains results of {results['paper']}, not of {paper}.")
+    log_verdicts(PAPERS[paper], results)
+    write_results(file, results)
     write_page(PAPERS, results, out)
-    if scale != "quick" and out.name == paper and accepts_overview(out.parent / "README.md"):
+    if results["scale"] != "quick" and out.name == paper and accepts_overview(out.parent / "README.md"):
         write_overview(PAPERS, out.parent)
     return out / "README.md"

@@ -116,7 +116,7 @@ def run_experiments(
             known.pop(name)
             shutil.rmtree(out / "work" / name, ignore_errors=True)  # interrupted cells of the other settings
         known[name] = {"judges": {}, "rows": [], **known.get(name, {}), "settings": settings}
-    _write(file, results)  # so that the settings of interrupted cells are known
+    write_results(file, results)  # so that the settings of interrupted cells are known
 
     def todo() -> list[tuple[str, Cell]]:
         return [
@@ -125,22 +125,23 @@ def run_experiments(
             for cell in experiment.missing(experiment.settings[scale], Rows(known[name]["rows"]))
         ]
 
+    library = library_digest()
     interval = 0.2 if sys.stderr.isatty() else 30.0  # a log file wants few lines
     with tqdm(total=0, unit="cell", disable=not progress, file=sys.stderr, mininterval=interval) as bar:
         while cells := todo():  # more than once where rows lead to further cells
             bar.total += len(cells)
             for name, row in _measured(papers[paper], scale, cells, out / "work", jobs):
                 judges = chosen[name].judges
-                row["judges"] = digest_of(judges)
+                row |= {"judges": digest_of(judges), "library": library}
                 known[name]["judges"][row["judges"]] = judges
                 known[name]["rows"].append(row)
-                _write(file, results)
+                write_results(file, results)
                 bar.set_postfix_str(f"{name}: {', '.join(f'{k}={row[k]}' for k in row['cell'])}", refresh=False)
                 bar.update()
     for name, experiment in chosen.items():  # in the order of the cells, whatever order they were measured in
         order = experiment.wanted(experiment.settings[scale], Rows(known[name]["rows"]))
         known[name]["rows"].sort(key=lambda row, order=order: _place_in(order, cell_of(row)))
-    _write(file, results)
+    write_results(file, results)
     shutil.rmtree(out / "work", ignore_errors=True)
     return results
 
@@ -159,6 +160,12 @@ def judged_by(claim: Claim, part: dict[str, Any], rows: Rows) -> str:
     return "**" + "; ".join(word for word in words if word) + "**"
 
 
+def library_digest() -> str:
+    """Twelve hexadecimal digits of the library's source: seeds that are added later may run with another one."""
+    root = Path(lv.__file__).parent
+    return digest_of({str(file.relative_to(root)): file.read_text() for file in root.rglob("*.py")})
+
+
 def _without_seeds(settings: Any) -> Any:
     """Settings without the number of seeds, on which no row depends."""
     if not isinstance(settings, dict):
@@ -166,7 +173,8 @@ def _without_seeds(settings: Any) -> Any:
     return {name: _without_seeds(value) for name, value in settings.items() if name != "seeds"}
 
 
-def _write(file: Path, results: dict[str, Any]) -> None:
+def write_results(file: Path, results: dict[str, Any]) -> None:
+    """`results.json`, at once or not at all."""
     files.write(file, (json.dumps(results, indent=1) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""How a claim is judged: Student's t over seeds, by one function for all claims, from a judge that is fixed before the run.
+"""How a claim is judged: Student's t over seeds, one function for all claims, by a judge that is fixed before the run.
 
 A judge states what is compared, in which direction, the smallest effect that counts and the number of seeds. It turns
 rows into contrasts, each a number for every seed (a difference that is paired by seed, where two methods share seeds).
@@ -39,7 +39,7 @@ class NotJudged(Exception):
 
 
 class Verdict(NamedTuple):
-    """What was measured for a claim. `reproduced` is None where it can't be told; `missing` says why it was not judged."""
+    """What was measured; `reproduced` is None where it can't be told, `missing` says why it was not judged."""
 
     measured: str
     reproduced: bool | None
@@ -100,8 +100,8 @@ class Judge:
         for name, values in found.items():
             if len(values) < FEWEST:
                 return Verdict(text, None, missing=f"{name} has {len(values)} of {self.seeds} seeds")
-        values = [list(contrast.values()) for contrast in found.values()]
-        answer = decide(values, self.direction, self.limit, self.resolution)
+        numbers = [list(contrast.values()) for contrast in found.values()]
+        answer = decide(numbers, self.direction, self.limit, self.resolution)
         return Verdict(f"{text} {self._deciding(found)}", answer)
 
     def _deciding(self, found: Contrasts) -> str:
@@ -109,7 +109,7 @@ class Judge:
         name = max(found, key=lambda name: self._badness(list(found[name].values())))
         values = list(found[name].values())
         low, high = interval(values, self.resolution)
-        which = f"{name}: " if len(found) == 1 else f"Of {len(found)} contrasts the hardest, {name}: "
+        which = f"{name}: " if len(found) == 1 else f"Of {len(found)} contrasts the least favourable, {name}: "
         return f"{which}{statistics.fmean(values):+.3g} (95 % interval {low:+.3g} to {high:+.3g})."
 
     def _badness(self, values: list[float]) -> float:
@@ -164,11 +164,10 @@ def decide(
     if direction == "outside":
         answer = decide(contrasts, "within", limit, resolution)
         return None if answer is None else not answer
-    sides = [_sides(values, direction, limit) for values in contrasts]
-    if all(p_below(values, resolution) <= LEVEL / 2 for side in sides for values in side):
+    below = [p_below(side, resolution) for values in contrasts for side in _sides(values, direction, limit)]
+    if all(p <= LEVEL / 2 for p in below):
         return True
-    opposite = [p_below([-value for value in values], resolution) for side in sides for values in side]
-    return False if min(opposite) <= LEVEL / 2 / len(contrasts) else None
+    return False if any(1 - p <= LEVEL / 2 / len(contrasts) for p in below) else None
 
 
 def _sides(values: Sequence[float], direction: Direction, limit: float) -> list[list[float]]:
@@ -186,21 +185,22 @@ def p_below(values: Sequence[float], resolution: float = 0.0) -> float:
     """p-value of the t-test that the mean is below 0: NaN (never significant) for one value."""
     if len(values) < 2:
         return math.nan
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     mean, error = statistics.fmean(values), _error(values, resolution)
     if error == 0:  # the same number for every seed
         return 0.5 if mean == 0 else float(mean > 0)
-    return float(t.cdf(mean / error, len(values) - 1))
+    return float(stdtr(len(values) - 1, mean / error))
 
 
 def interval(values: Sequence[float], resolution: float = 0.0) -> tuple[float, float]:
     """The t-interval of the mean at 95 %; infinite for one value."""
     if len(values) < 2:
         return -math.inf, math.inf
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    mean, half = statistics.fmean(values), float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * _error(values, resolution)
+    quantile = float(stdtrit(len(values) - 1, 1 - LEVEL / 2))
+    mean, half = statistics.fmean(values), quantile * _error(values, resolution)
     return mean - half, mean + half
 
 

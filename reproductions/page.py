@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from reproductions.harness import Claim, Experiment, Paper, judged_by
-from reproductions.judges import Verdict
+from reproductions.judges import Verdict, digest_of
 from reproductions.rows import Rows
 
 _TITLE = "# Five papers, reproduced"
@@ -50,7 +51,7 @@ def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str
     for name, experiment, rows in _measured(paper, results):
         figure = f"![{experiment.title}]({name}.png)" if rows else "Not run yet."
         parts += [f"## {experiment.title}", figure, _judges(experiment, results["experiments"].get(name, {}), rows)]
-        parts += [_reductions(experiment, results)]
+        parts += [_versions(rows), _reductions(experiment, results)]
     parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -64,11 +65,35 @@ def verdicts(paper: Paper, results: dict[str, Any]) -> list[tuple[str, str, Verd
     ]
 
 
+def log_verdicts(paper: Paper, results: dict[str, Any]) -> None:
+    """Add the answers and the judges that gave them to the results, where they differ from the last ones there."""
+    found = verdicts(paper, results)
+    for name, part in results["experiments"].items():
+        if name not in paper.experiments:
+            continue
+        judges = paper.experiments[name].judges
+        answers = {says: verdict.answer for experiment, says, verdict in found if experiment == name}
+        entry = {"judges": digest_of(judges), "answers": answers}
+        log = part.setdefault("judged", [])
+        if not log or log[-1] != entry:
+            log.append(entry)
+            part.setdefault("judges", {})[entry["judges"]] = judges
+
+
 def _measured(paper: Paper, results: dict[str, Any]) -> Iterator[tuple[str, Experiment, Rows]]:
     """The experiments with the rows of the seeds that miss no cell."""
     for name, experiment in paper.experiments.items():
         rows = Rows(results["experiments"].get(name, {}).get("rows", []))
         yield name, experiment, experiment.complete(experiment.settings[results["scale"]], rows)
+
+
+def _versions(rows: Rows) -> str:
+    """A warning, if rows were measured with different versions of the library."""
+    counts = Counter(row.get("library") for row in rows)
+    if len(counts) < 2:
+        return ""
+    shown = ", ".join(f"{n} rows with {f'`{v}`' if v else 'one before this was recorded'}" for v, n in counts.items())
+    return f"Measured with {len(counts)} versions of the library (digests of its source): {shown}."
 
 
 def _judges(experiment: Experiment, part: dict[str, Any], rows: Rows) -> str:

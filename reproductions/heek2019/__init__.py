@@ -2,7 +2,7 @@
 
 import langevin as lv
 from reproductions.harness import Paper
-from reproductions.heek2019 import batchnorm, speed, table, thermostats
+from reproductions.heek2019 import batchnorm, headline, speed, table, thermostats
 
 PAPER = Paper(
     title="Bayesian inference for large scale image classification (Heek & Kalchbrenner 2019)",
@@ -16,6 +16,7 @@ PAPER = Paper(
     experiments={
         "cifar10": table.CIFAR10,
         "fashion": table.FASHION,
+        "headline": headline.EXPERIMENT,
         "imagenet": table.IMAGENET,
         "batchnorm": batchnorm.EXPERIMENT,
         "speed": speed.EXPERIMENT,

@@ -99,7 +99,8 @@ def _shown_samples(rows: Rows) -> str:
     cyclic, constant = (
         fmean(_scores(rows, "nll", (method, "predictive")).values()) for method in ("ATMC", "ATMC, constant rate")
     )
-    return f"{'; '.join(parts)}. With equally many samples NLL is {cyclic:.3f} in cycles, {constant:.3f} at a constant rate."
+    equally = f"With equally many samples NLL is {cyclic:.3f} in cycles, {constant:.3f} at a constant rate."
+    return f"{'; '.join(parts)}. {equally}"
 
 
 FEWER_SAMPLES = Judge(

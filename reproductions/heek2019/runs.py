@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import MultiStepLR
 import langevin as lv
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation import scores
-from langevin.evaluation.bootstrap import replicates
 from reproductions.harness import sample_or_resume
 from reproductions.heek2019.networks import make_posterior, pieces, training_data
 from reproductions.rows import Cell
@@ -179,12 +178,11 @@ def predictions(settings: Settings, ensemble: lv.Ensemble, split: str, size: int
 
 
 def scored(probs: Tensor, y: Tensor, names: Sequence[str] = tuple(SCORES)) -> Cell:
-    """These scores with their bootstrap replicates, and the 8 bins of the calibration plot."""
+    """These scores, and the 8 bins of the calibration plot."""
     bins = scores.reliability(probs, y, min(8, len(y)))
     return {
         **{name: round(SCORES[name](probs, y), 5) for name in names},
         "bins": [[round(v, 4) for v in values.tolist()] for values in bins],
-        "replicates": {name: [round(value, 5) for value in replicates(SCORES[name], probs, y)] for name in names},
     }
 
 

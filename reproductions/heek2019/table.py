@@ -135,6 +135,7 @@ IMAGENET = _experiment(
             cycles=2,
             looks=1,
             sgd_epochs=0.5,
+            seeds=3,
         ),
         "paper": Settings(
             methods=ARMS,

@@ -126,8 +126,8 @@ def _shown_start(rows: Rows) -> str:
 
 
 FASTER_START = Judge(
-    "mean test cross-entropy over the first quarter of the steps, BNP-SGLD's less that of SGLD, pSGLD and KSGLD, each at "
-    "the best rate of its grid",
+    "mean test cross-entropy over the first quarter of the steps, BNP-SGLD's less that of SGLD, pSGLD and KSGLD, each "
+    "at the best rate of its grid",
     partial(against_best, measure="early", baselines=["sgld", "psgld", "ksgld"]),
     _shown_start,
 )

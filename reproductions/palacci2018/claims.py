@@ -62,8 +62,8 @@ def _settled(rows: Rows) -> str:
     passed = chosen.mean("stationary", method=here[0]).mean, chosen.mean("perhaps_stationary", method=here[0]).mean
     what = "share of the traces of weights whose R̂ between the two halves of the second half of the run is below 1.1"
     return (
-        f"{_scores(rows, 'settled', what)} (A Geweke test at 5 %, which leaves open what is correlated too long, passes "
-        f"{100 * passed[0]:.0f} to {100 * passed[1]:.0f} % of {here[0]}'s.)"
+        f"{_scores(rows, 'settled', what)} (A Geweke test at 5 %, which leaves open what is correlated too long, "
+        f"passes {100 * passed[0]:.0f} to {100 * passed[1]:.0f} % of {here[0]}'s.)"
     )
 
 

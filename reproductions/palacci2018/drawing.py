@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from reproductions.harness import Rows
 from reproductions.palacci2018.judging import at_best, best
 from reproductions.palacci2018.training import VARIANTS
+from reproductions.rows import Rows
 
 _COLOURS = {"SGD": "black", "FSGD": "tab:orange", "SGLD": "tab:blue", "pSGLD": "tab:green", "KSGLD": "tab:red"}
 

@@ -59,10 +59,9 @@ def draw(figure: Any, rows: Rows) -> None:
 def _rises(rows: Rows) -> Contrasts:
     found = {}
     for damping in rows.values("damping"):
-        curves = rows.by_seed("log_prior", damping=damping)
         found[f"largest rise, δ = {damping:g}"] = {
-            seed: max(b - a for a, b in pairwise(curve))  # type: ignore[arg-type]
-            for seed, curve in curves.items()
+            row["seed"]: max(after - before for before, after in pairwise(row["log_prior"]))
+            for row in rows.where(damping=damping)
         }
     return found
 
@@ -70,8 +69,8 @@ def _rises(rows: Rows) -> Contrasts:
 def _shown_fall(rows: Rows) -> str:
     drops = [row["log_prior"][-1] for row in rows.where(damping=rows.values("damping")[0])]
     return (
-        f"from |ω| = 0 to {rows[0]['norms'][-1]:g} the log prior falls by {-max(drops):.0f} to {-min(drops):.0f} nats at "
-        "the least damping."
+        f"from |ω| = 0 to {rows[0]['norms'][-1]:g} the log prior falls by {-max(drops):.0f} to {-min(drops):.0f} nats "
+        "at the least damping."
     )
 
 

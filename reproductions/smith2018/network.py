@@ -195,8 +195,8 @@ def _shown_optimum(rows: Rows, number: int) -> str:
 
 def _optimum(number: int) -> Judge:
     return Judge(
-        "test cross-entropy of the ensemble at the batch size nearest to T = 1 less that at each where T is a factor of "
-        "2.5 or more away, for every reading of λ that was run",
+        "test cross-entropy of the ensemble at the batch size nearest to T = 1 less that at each where T is a factor "
+        "of 2.5 or more away, for every reading of λ that was run",
         partial(_least_at_one, number=number),
         partial(_shown_optimum, number=number),
     )

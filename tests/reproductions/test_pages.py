@@ -62,7 +62,7 @@ def test_the_pages_of_the_papers_are_what_their_results_say(paper):
     text = (out / "README.md").read_text()
     assert text == papers_page.page(PAPERS, results, Path("experiments") / paper)
     for name, experiment in PAPERS[paper].experiments.items():
-        assert (out / f"{name}.png").exists()
+        assert (out / f"{name}.png").exists() or name not in results["experiments"]
         assert all(claim.says.replace("|", "\\|") in text for claim in experiment.claims)
 
 
