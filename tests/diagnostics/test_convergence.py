@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from langevin.core.statistics import batch_means_ess, effective_sample_size, mess_diagonal, mess_full
 from langevin.diagnostics import convergence as module
 from langevin.diagnostics.convergence import Chosen, convergence, weight_convergence
+from langevin.diagnostics.rank_statistics import rank_statistics
 from tests.diagnostics.chains import autoregressive
 
 
@@ -55,6 +56,37 @@ def test_too_few_batches_for_the_full_mess_are_unknown():
     with pytest.raises(ValueError, match="at least 4 draws"):
         mess_full(torch.randn(3, 2))
     assert float(batch_means_ess(torch.ones(50))) == 0.0
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 41, 101])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_rank_statistics_are_those_of_arviz(chains, n):
+    az, random = module.arviz(), np.random.default_rng(n)
+    kinds = {
+        "independent": random.normal(size=(chains, n)),
+        "slow": random.normal(size=(chains, n)).cumsum(1),
+        "alternating": np.where(np.arange(n) % 2, 1.0, -1.0) + 0.1 * random.normal(size=(chains, n)),
+        "ties": random.integers(0, 3, size=(chains, n)).astype(float),
+        "two values": np.tile(np.arange(n) % 2.0, (chains, 1)),
+        "apart": random.normal(size=(chains, n)) + 9 * np.arange(chains)[:, None],
+    }
+    bulk, tail, rhat = rank_statistics(np.stack(list(kinds.values()), axis=2))
+    with np.errstate(all="ignore"):
+        for index, (kind, draws) in enumerate(kinds.items()):
+            assert bulk[index] == pytest.approx(float(az.ess(draws, method="bulk")), rel=1e-9), kind
+            assert tail[index] == pytest.approx(float(az.ess(draws, method="tail")), rel=1e-9), kind
+            if chains > 1:
+                assert rhat[index] == pytest.approx(float(az.rhat(draws)), rel=1e-9), kind
+            else:
+                assert math.isnan(rhat[index])
+
+
+def test_rank_statistics_of_values_that_are_not_finite_are_unknown():
+    draws = np.random.default_rng(0).normal(size=(2, 20, 2))
+    draws[0, 3, 1] = np.inf
+    for found in rank_statistics(draws):
+        assert np.isfinite(found[0])
+        assert np.isnan(found[1])
 
 
 @settings(max_examples=5, deadline=None)

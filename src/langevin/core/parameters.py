@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -56,5 +57,5 @@ def all_finite(tensor: Tensor) -> bool:
     """Whether no value is NaN or infinite; without the memory of `isfinite().all()`, and many times faster."""
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
-    numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return bool(torch.stack(torch.aminmax(numbers)).isfinite().all())
+    least, largest = torch.aminmax(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+    return math.isfinite(least.item()) and math.isfinite(largest.item())

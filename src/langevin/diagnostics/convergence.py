@@ -3,14 +3,15 @@
 Weights of a network are not identified (units can be permuted, ReLU layers rescaled), so chains that disagree about
 weights may agree about every prediction: what matters is function space, log-probabilities on a probe set.
 
-R̂, bulk and tail ESS are ArviZ's. Ours, in `langevin.core.statistics`, are the ESS to the first negative
-autocorrelation and the ESS by batch means, which the papers report and ArviZ does not have, and the multivariate mESS.
+R̂, bulk and tail ESS are those of ArviZ (`langevin.diagnostics.rank_statistics`). In `langevin.core.statistics` are the
+ESS to the first negative autocorrelation and the ESS by batch means, which the papers report and ArviZ does not have,
+and the multivariate mESS.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor
 
 from langevin.core.statistics import batch_means_ess, effective_sample_size, mess_full
+from langevin.diagnostics.rank_statistics import rank_statistics
 
+_TOGETHER = 4096  # samples that are read at a time
 _BLOCK_BYTES = 64 << 20  # of draws in memory at once
 _COLUMNS = ("ess", "ess_batch", "ess_bulk", "ess_tail", "rhat")
 _FEW = 200  # the largest number of quantities for the full mESS, which needs their covariance
@@ -31,7 +34,7 @@ class Convergence:
     """Diagnostics of q scalar quantities, each an array (q,), NaN where unknown; `unknown` gives the reasons.
 
     `ess` sums autocorrelations up to the first negative one, `ess_batch` uses batch means. Both are summed over chains,
-    so they do not detect chains that disagree; ArviZ's `ess_bulk`, `ess_tail` and `rhat` do.
+    so they do not detect chains that disagree; `ess_bulk`, `ess_tail` and `rhat` do.
     """
 
     space: str  # "weights" or "function"
@@ -87,7 +90,7 @@ def convergence(draws: np.ndarray, *, space: str = "weights", names: Sequence[st
         unknown["mess_full"] = (
             f"{chains} chains of {n} draws have too few batches for {quantities} quantities, or these are dependent"
         )
-    bulk, tail, rhat = _by_arviz(draws)
+    bulk, tail, rhat = rank_statistics(draws)
     return Convergence(
         space=space,
         names=labels,
@@ -112,12 +115,11 @@ def weight_convergence(
 ) -> Convergence:
     """Convergence in weight space of parameters that match `names` (default: all), a random subset of them (None: all).
 
-    The samples of `chains` are read once per 64 MB of selected numbers, so the weights need not fit in memory. ArviZ
-    takes about 3 ms per quantity.
+    The samples of `chains` are read once per 64 MB of selected numbers, so the weights need not fit in memory.
     """
     chosen = Chosen.of(next(iter(chains[0])), names, subset, seed)
     per_block = max(1, _BLOCK_BYTES // (8 * sum(map(len, chains))))
-    parts = [convergence(stacked(chains, part.read), names=part.labels()) for part in chosen.blocks(per_block)]
+    parts = [convergence(stacked(chains, part), names=part.labels()) for part in chosen.blocks(per_block)]
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
@@ -186,9 +188,18 @@ class Chosen:
         return found
 
 
-def stacked(chains: Sequence[Iterable[Any]], read: Callable[[Any], Tensor]) -> np.ndarray:
-    """`read` of every sample as (chains, draws, quantities), chains cut to the last draws of the shortest."""
-    return equal_lengths([torch.stack([read(sample) for sample in chain]).numpy() for chain in chains])
+def stacked(chains: Sequence[Any], chosen: Chosen) -> np.ndarray:
+    """The selected elements as (chains, draws, quantities), chains cut to the last draws of the shortest.
+
+    Stored samples are read many at a time.
+    """
+    rows = []
+    for chain in chains:
+        if hasattr(chain, "stacks"):
+            rows.append(torch.cat([chosen.read_stack(stack) for stack in chain.stacks(_TOGETHER)]).numpy())
+        else:
+            rows.append(torch.stack([chosen.read(sample) for sample in chain]).numpy())
+    return equal_lengths(rows)
 
 
 def equal_lengths(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -204,13 +215,3 @@ def arviz() -> Any:
         import arviz
 
     return arviz
-
-
-def _by_arviz(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bulk and tail effective sample sizes and rank-normalized split R̂ (Vehtari et al. 2021)."""
-    az = arviz()
-    data = az.convert_to_dataset({"x": draws})
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # constants divide by 0; they are reported as NaN
-        rhat = az.rhat(data)["x"].values if len(draws) > 1 else np.full(draws.shape[2], np.nan)
-        return az.ess(data, method="bulk")["x"].values, az.ess(data, method="tail")["x"].values, rhat

@@ -34,7 +34,7 @@ def inference_data(
             f"The draws of {len(chosen.places):,} weights would take {size / 1e9:.1f} GB of memory. Choose some: "
             f'run.to_arviz(subset=1000), or run.to_arviz(names="head.*").'
         )
-    draws = stacked(samples, chosen.read)
+    draws = stacked(samples, chosen)
     shortest = draws.shape[1]
     coords: dict[str, Any] = {"chain": numbers}
     dims: dict[str, list[str]] = {}

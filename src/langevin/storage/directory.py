@@ -70,7 +70,7 @@ class DirectoryStore(SampleStore):
         self._folder = RunFolder(path)
         self._buffers: dict[int, _Buffer] = {}
         self._opened: _Opened | None = None
-        self._verified: dict[Path, tuple[int, ...]] = {}  # versions of files whose checksum was right
+        self._verified: dict[Path, tuple[tuple[int, ...], list[int]]] = {}  # version and steps of files that are intact
         self._is_new = False  # created, and not yet held for writing
         self._checkpoints: dict[int, CheckpointHeader] | None = None  # while nobody else can write any
         self._saved: dict[int, Saved] = {}
@@ -241,16 +241,17 @@ class DirectoryStore(SampleStore):
         while True:
             version = version_of(path)
             try:
-                if self._verified.get(path) != version:
+                before, steps = self._verified.get(path, (None, []))
+                if before != version:
                     files.check(path)
-                steps = [record.step for record in sample_files.read_header(path, self.manifest).records]
+                    steps = [record.step for record in sample_files.read_header(path, self.manifest).records]
                 opened = _Opened(path, files.open_tensors(path), steps)
             except UNREADABLE:
                 if version_of(path) == version:
                     raise
                 continue
             if version is not None and version_of(path) == version:
-                self._verified[path] = version
+                self._verified[path] = version, steps
                 return opened
 
     def _write_samples(self, chain: int) -> None:

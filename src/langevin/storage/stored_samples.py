@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import overload
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from langevin.storage.base import Record, SampleStore
 
 Weights = dict[str, Tensor]
 _CACHED = 1 << 22  # numbers in all samples together, up to which they are kept in memory
+_STACKED = 1 << 24  # numbers in a stack of samples
 
 
 class StoredSamples(Sequence[Weights]):
@@ -96,14 +98,18 @@ class StoredSamples(Sequence[Weights]):
         return self._read(self.records[index])
 
     def __iter__(self) -> Iterator[Weights]:
-        return self._each(self.records)
+        for stack in self.stacks(64):
+            for row in range(len(next(iter(stack.values())))):
+                yield {name: tensor[row].clone() for name, tensor in stack.items()}
 
     def stacks(self, size: int) -> Iterator[Weights]:
         """All samples, up to `size` at a time, stacked along a first axis; faster than one by one.
 
-        Few samples of a small network are read once and kept in memory.
+        Few samples of a small network are read once and kept in memory; of a large one fewer are stacked.
         """
-        if sum(math.prod(spec["shape"]) for spec in self.store.manifest["tensors"].values()) * len(self) > _CACHED:
+        numbers = max(1, sum(math.prod(spec["shape"]) for spec in self.store.manifest["tensors"].values()))
+        size = max(1, min(size, _STACKED // numbers))
+        if numbers * len(self) > _CACHED:
             yield from self._read_stacks(size)
             return
         cache = self._cache  # another thread may replace it
@@ -113,28 +119,27 @@ class StoredSamples(Sequence[Weights]):
 
     def check(self) -> dict[str, str]:
         """Read every sample once, so that those with NaN or infinity are left out; what is corrupted."""
-        for _ in self.stacks(64):
+        for _ in self.stacks(4096):
             pass
         return self.corrupted
 
     def _read_stacks(self, size: int) -> Iterator[Weights]:
-        records = self.records
-        while records:
-            count = 1
-            while (
-                count < min(size, len(records))
-                and records[count].path == records[0].path
-                and records[count].chain == records[0].chain
-                and records[count].row == records[count - 1].row + 1
-            ):
+        records, start = self.records, 0
+        while start < len(records):
+            first, count = records[start], 1
+            for record in islice(records, start + 1, start + size):
+                same = record.path is first.path or record.path == first.path  # to compare paths takes longer
+                if not same or record.chain != first.chain or record.row != first.row + count:
+                    break
                 count += 1
-            stack, places = self.store.read_rows(records[:count]), {(r.chain, r.step) for r in records[:count]}
+            some = records[start : start + count]
+            start += count
+            stack, places = self.store.read_rows(some), {(r.chain, r.step) for r in some}
             if places <= self._finite or all(map(all_finite, stack.values())):
                 self._finite |= places
                 yield stack
             else:
-                yield from ({name: t[None] for name, t in s.items()} for s in self._each(records[:count]))
-            records = records[count:]
+                yield from ({name: t[None] for name, t in s.items()} for s in self._each(some))
 
     def _each(self, records: list[Record]) -> Iterator[Weights]:
         for record in records:
