@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
 from langevin.core import random
-from langevin.core.batches import Batch, LoaderBatches, TensorBatches, batch_size_of, seed_everything, stack_batches
+from langevin.core.batches import Batch, LoaderBatches, TensorBatches, batch_size_of, seeded, stack_batches
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains
@@ -159,8 +159,8 @@ def _fetch(group: Chains, size: int, which: int) -> Batch:
     else:
         batches = []
         for chain, chosen in zip(group.numbers, indices, strict=True):
-            seed_everything(group.seed, chain, group.step, part=(1 << 16) + which)  # for random transforms
-            batches.append(group.batches.take(chosen))
+            with seeded(group.seed, chain, group.step, part=(1 << 16) + which):  # for random transforms
+                batches.append(group.batches.take(chosen))
         batch = stack_batches(batches) if group.stacked else batches[0]
     x, y = tree_map(lambda t: t.to(group.params[0].device), batch)
     return x, y
