@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import langevin as lv
 from langevin.core.batches import as_batches
 from langevin.inference import engine, probe
-from langevin.inference.chains import OneChain
+from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import GRADIENTS, plan
 from tests.helpers import assert_same_samples, toy_data, toy_posterior
 
