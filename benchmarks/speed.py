@@ -47,15 +47,14 @@ def run_speed(
     sections: dict[str, Callable[[], Any]] = {
         "steps": lambda: [
             row
-            for count in threads
             for workload, names in _plan(quick)
-            for row in measure_steps(workload, names, count, 2.0 if quick else 20.0, quick, say)
+            for row in measure_steps(workload, names, max(threads), 2.0 if quick else 10.0, quick, say)
         ],
         "numbers": lambda: measure_numbers(say),
         "parts": lambda: measure_parts(say),
         "large": lambda: measure_large(say),
-        "kfac": lambda: [_kfac(workload, n, say) for workload in (TINY, WIDE, CNN, RESNET) for n in threads],
-        "chains": lambda: [_chains(chains, n, say) for n in threads for chains in (1, 8, 32, 128)],
+        "kfac": lambda: [_kfac(workload, n, say) for workload in (TINY, WIDE, CNN, RESNET) for n in threads[-1:]],
+        "chains": lambda: [_chains(chains, n, say) for n in threads for chains in (32, 128)],
         "prediction": lambda: _prediction(say),
         "fisher": lambda: _fisher(say),
         "cost": lambda: _cost(say),
