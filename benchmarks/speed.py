@@ -122,17 +122,19 @@ def _kfac(workload: Workload, threads: int, say: Say) -> Row:
     torch.set_num_threads(threads)
     baseline = median_time(plain_sgd(workload), seconds=1.0)
     ordinary = median_time(
-        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=10**6, inverse_interval=10**6)),
+        sampler_step(workload, partial(TIMED["KSGLD"], warmup=0, factor_interval=10**6, inverse_interval=10**6)),
         seconds=3.0,
         least=3,
     )
     factors = median_time(
-        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=1, inverse_interval=10**6)),
+        sampler_step(workload, partial(TIMED["KSGLD"], warmup=0, factor_interval=1, inverse_interval=10**6)),
         seconds=3.0,
         least=3,
     )
     inverses = median_time(
-        sampler_step(workload, partial(TIMED["KSGLD"], factor_interval=1, inverse_interval=1)), seconds=3.0, least=2
+        sampler_step(workload, partial(TIMED["KSGLD"], warmup=0, factor_interval=1, inverse_interval=1)),
+        seconds=3.0,
+        least=2,
     )
     mean = ordinary + (factors - ordinary) / 10 + (inverses - factors) / 100
     row = {

@@ -65,7 +65,7 @@ def test_each_tensor_has_its_own_temperature(chains):
         groups = [{"params": [params[0]], "temperature": 1.0}, {"params": [params[1]], "temperature": 4.0}]
         return lv.SGLD(groups, lr=0.2, **options)
 
-    options = {"steps": 100 + 1800 // chains, "burn_in": 100, "thin": 5, "chains": chains}
+    options = {"steps": 1900, "burn_in": 100, "thin": 5, "chains": chains}
     run = draw(*gaussian(), two_temperatures, batch_size=100, mode="vectorised" if chains > 1 else "auto", **options)
     factor = 1 / (1 - 0.2 * 1.01 / 2)
     found = run.temperatures()
