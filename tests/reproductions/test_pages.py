@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import scaling, speed_page
 from benchmarks.gold import tables
+from langevin.diagnostics.target_temperature import TOLERANCE
 from langevin.report import verdicts
 from reproductions import PAPERS
 from reproductions import page as papers_page
@@ -36,7 +37,7 @@ def test_the_pages_on_speed_have_the_measured_tables():
 
 def test_the_page_on_reports_has_the_limits_of_the_verdicts():
     page = (DOCS / "report.md").read_text()
-    assert f"within {verdicts.TEMPERATURE_TOLERANCE:.0%}".replace("%", " %") in page
+    assert f"within {TOLERANCE:.0%}".replace("%", " %") in page
     assert f"R̂ ≤ {verdicts.RHAT_LIMIT} on {1 - verdicts.DISAGREEMENT:.0%}".replace("%", " %") in page
     assert f"| Effective sample size | {verdicts.ENOUGH_SAMPLES} or more |" in page
 

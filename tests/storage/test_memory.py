@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import langevin as lv
+from langevin.kernels import updates
 from langevin.storage import files
 from langevin.storage.memory import MemoryStore
 from tests.helpers import assert_same_samples, samples_of, toy_data, toy_model, toy_posterior
@@ -153,6 +154,7 @@ def test_an_interrupted_run_resumes_from_the_directory_in_the_message(temporary,
     assert_same_samples(whole, resume(path, toy_posterior(), toy_data()))
 
 
+@updates.switched(False)  # a subclass with an update of its own takes no compiled one
 def test_ctrl_c_within_a_step_waits_for_its_end(temporary, capsys):
     class Signalled(lv.SGHMC):
         def update(self, group, params, grads, normals):

@@ -94,7 +94,8 @@ class KFAC(Preconditioner):
         self._source: Source | None = None
         self._layers: list[Layer] = []
         self._statistics: Statistics | None = None
-        self._learning = False
+        self._learning: bool | None = None  # not known before the first step
+        self._step = -1
 
     def bind(self, posterior: Posterior, params: Sequence[Tensor], data: Any) -> None:
         """Find the layers and hook into the model."""
@@ -116,6 +117,8 @@ class KFAC(Preconditioner):
         if not layers:  # no supported layer; bind() has warned
             return
         step, learning = group["step"], self._pace(state, layers) < 1
+        if step != self._step:  # of this step, the first parameter group
+            self._step, self._learning = step, False
         if learning or step % self.factor_interval == 0:
             if self._statistics is None:  # of the layers of all groups, before any of them is updated
                 self._statistics = self._source.statistics(self._layers, group)
@@ -124,7 +127,7 @@ class KFAC(Preconditioner):
                 if layer.bias is not None:
                     a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], dim=-1)
                 self._average(state[layer.weight], a, delta)
-        self._learning |= self._pace(state, layers) < 1
+        self._learning = bool(self._learning) or self._pace(state, layers) < 1
         for layer in layers:
             known = state[layer.weight]
             if step % self.inverse_interval == 0 or (learning and known["updates"] >= 1.25 * known.get("inverted", 0)):
@@ -158,9 +161,8 @@ class KFAC(Preconditioner):
         """Discard the mini-batch, and record the next one only if the factors are due."""
         self._statistics = None
         if self._source is not None:
-            due = self._learning or step % self.factor_interval == 0
+            due = self._learning is not False or step % self.factor_interval == 0
             self._source.forget(record_next=not frozen and due)
-        self._learning = False
 
     def drift(self, state: State, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """G_γ⁻¹ ∇W Ā_γ⁻¹."""
