@@ -48,7 +48,7 @@ def run_speed(
         "steps": lambda: [
             row
             for workload, names in _plan(quick)
-            for row in measure_steps(workload, names, max(threads), 2.0 if quick else 10.0, quick, say)
+            for row in measure_steps(workload, names, max(threads), 2.0 if quick else 6.0, quick, say)
         ],
         "numbers": lambda: measure_numbers(say),
         "parts": lambda: measure_parts(say),

@@ -76,7 +76,7 @@ def measure_steps(
     if not quick:
         whole |= peers.torch_steps(workload)
     per_round = _PER_ROUND.get(workload.key, 1)
-    turns = {"warm_up": 2 if per_round > 1 else 1, "least": 7}
+    turns = {"warm_up": 2 if per_round > 1 else 1, "least": 7 if per_round > 1 else 3}
     each = compare(updates, "SGD", seconds=seconds / 2, steps_per_round=10, **turns)
     rows = []
     for name, measured in compare(whole, "SGD", seconds=seconds, steps_per_round=per_round, **turns).items():
