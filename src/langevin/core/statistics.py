@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_BLOCK = 1 << 18  # numbers
+
 
 class Estimate(NamedTuple):
     """A mean over a chain and its standard error."""
@@ -89,6 +91,15 @@ def mess_full(draws: Tensor) -> float:
     length = n // batches.shape[1]
     log_det = torch.linalg.slogdet(torch.stack([_covariance(chains), length * _covariance(batches)])).logabsdet
     return float(count * n * torch.exp((log_det[0] - log_det[1]) / p))
+
+
+def dot_of_difference(x: Tensor, a: Tensor, g: Tensor, chains: int = 1) -> Tensor:
+    """(x − a)·g of each chain along the first axis, (chains,), in blocks: a large network needs no memory for it."""
+    rows = (t.reshape(chains, -1) for t in (x, a, g))
+    total = torch.zeros(chains, dtype=torch.float64, device=x.device)
+    for xs, as_, gs in zip(*(torch.split(row, max(1, _BLOCK // chains), dim=1) for row in rows), strict=True):
+        total += ((xs - as_) * gs).sum(1)
+    return total
 
 
 def _batch_means(draws: Tensor) -> Tensor:

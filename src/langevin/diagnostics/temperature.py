@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from langevin.core.statistics import dot_of_difference
+
 
 class Thermometer:
     """Measures N (θ−a)·g/dim of one chain, or of stacked ones along their first axis."""
@@ -39,9 +41,9 @@ class Thermometer:
         """
         rows = []
         for p, a in zip(params, self.anchor, strict=True):
-            product = torch.zeros_like(p) if p.grad is None else (p - a) * p.grad
-            rows.append(product.reshape(len(p), -1).sum(1) if self._stacked else product.sum().reshape(1))
-        return torch.stack(rows).cpu().double() * self._num_data / self._sizes[:, None]
+            gradient = torch.zeros_like(p) if p.grad is None else p.grad
+            rows.append(dot_of_difference(p, a, gradient, len(p) if self._stacked else 1))
+        return torch.stack(rows).cpu() * self._num_data / self._sizes[:, None]
 
     def measure(self, params: Sequence[Tensor]) -> Tensor:
         """Current T̂ of every chain, with gradients from `p.grad`."""

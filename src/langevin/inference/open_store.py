@@ -25,10 +25,13 @@ def started(
     out: str | Path | None,
     manifest: dict[str, Any],
     fixed: Mapping[str, Tensor],
-    starts: Mapping[int, Mapping[str, Tensor]],
+    starts: dict[int, dict[str, Tensor]],
     announce: str | None,
 ) -> Iterator[SampleStore]:
-    """A new store with fixed tensors and starts in it, held for writing; `announce` says why the mode was chosen."""
+    """A new store with fixed tensors and starts in it, held for writing; `announce` says why the mode was chosen.
+
+    The starts are taken out of memory: chains read theirs from the store when their turn comes.
+    """
     place = engine.place
 
     def create() -> SampleStore:
@@ -44,6 +47,7 @@ def started(
             _announce(store, engine.settings, announce)
 
     with held(place, engine.settings.chains, create, begin) as store:
+        starts.clear()
         yield store
 
 
