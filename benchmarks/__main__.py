@@ -77,6 +77,20 @@ def scaling(
         refresh(page, out)
 
 
+@app.command()
+def limits(
+    out: Annotated[Path, typer.Option(help="Directory of results and tables.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the table.")] = None,
+) -> None:
+    """What large runs take: restoring a thousand chains, diagnosing 100,000 samples, memory."""
+    from benchmarks.limits import write_limits
+    from benchmarks.scaling import refresh
+
+    write_limits(out, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
 if __name__ == "__main__":
     try:
         app()

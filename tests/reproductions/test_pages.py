@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import scaling, speed_page
+from benchmarks import limits, scaling, speed_page
 from benchmarks.gold import tables
 from langevin.diagnostics.target_temperature import TOLERANCE
 from langevin.report import verdicts
@@ -49,6 +49,13 @@ def test_the_page_on_scaling_has_the_measured_tables():
         assert f"<!-- {name} -->\n{table}<!-- end -->" in page
     assert "| `kill -9` at a random moment |" in written["faults"]
     assert all(row["tried"] == row["survived"] > 0 for row in scaling_faults().values())
+
+
+def test_large_runs_keep_to_their_bars():
+    found = json.loads((DOCS / "scaling" / "limits.json").read_text())
+    assert f"<!-- limits -->\n{limits.table(found)}<!-- end -->" in (DOCS / "scaling.md").read_text()
+    assert found.keys() == limits.BARS.keys()
+    assert all(value <= limits.BARS[name][0] for name, value in found.items())
 
 
 def scaling_faults():

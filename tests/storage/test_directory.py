@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import langevin as lv
 from langevin.inference import checks
 from langevin.inference.settings import RunSettings
-from langevin.storage import directory, files
+from langevin.storage import checkpoint_files, directory, files
 from langevin.storage import manifest as manifests
 from langevin.storage.base import Checkpoint
 from langevin.storage.directory import DirectoryStore
@@ -247,6 +247,25 @@ def test_restoring_many_chains_reads_every_file_once(tmp_path, monkeypatch, toge
     assert [checkpoint.values["chain"] for checkpoint in checkpoints] == list(range(8))
     assert len(reads) == len(set(reads)) == 8 // together
     assert len(headers) == 2 * len(reads)  # the header once to find the newest, then the tensors
+
+
+def test_a_process_that_holds_the_run_reads_every_header_once(tmp_path, monkeypatch):
+    """Chains that are restored one after another would read all headers for each of them."""
+    store = store_at(tmp_path / "s")
+    for chain in range(8):
+        store.write_checkpoint({chain: Checkpoint(5, {"w": torch.full((3,), float(chain))}, {"chain": chain})})
+    read, headers = checkpoint_files.read_headers, []
+    monkeypatch.setattr(checkpoint_files, "read_headers", lambda *rest: headers.append(rest) or read(*rest))
+    store = DirectoryStore.open(tmp_path / "s")
+    headers.clear()
+    with store.writing():
+        for chain in range(8):
+            (found,) = store.checkpoints([chain])
+            assert found.values == {"chain": chain}
+            store.write_checkpoint({chain: Checkpoint(6, found.tensors, {"chain": chain})})
+        assert store.checkpoint_steps() == dict.fromkeys(range(8), 6)
+    assert len(headers) == 8
+    assert DirectoryStore.open(tmp_path / "s").checkpoint_steps() == dict.fromkeys(range(8), 6)
 
 
 def test_plain_values_survive_json():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 RECORD_LENGTH = 12  # autocorrelation times that a record needs to have, for a standard error to be known
 MANY_CHAINS = 10  # from so many on, the spread of their means is the standard error, whatever the autocorrelation
+_BLOCK = 1 << 18  # numbers
 
 
 class Estimate(NamedTuple):
@@ -171,6 +172,15 @@ def mess_full(draws: Tensor) -> float:
     length = n // batches.shape[1]
     log_det = torch.linalg.slogdet(torch.stack([_covariance(chains), length * _covariance(batches)])).logabsdet
     return float(count * n * torch.exp((log_det[0] - log_det[1]) / p))
+
+
+def dot_of_difference(x: Tensor, a: Tensor, g: Tensor, chains: int = 1) -> Tensor:
+    """(x − a)·g of each chain along the first axis, (chains,), in blocks: a large network needs no memory for it."""
+    rows = (t.reshape(chains, -1) for t in (x, a, g))
+    total = torch.zeros(chains, dtype=torch.float64, device=x.device)
+    for xs, as_, gs in zip(*(torch.split(row, max(1, _BLOCK // chains), dim=1) for row in rows), strict=True):
+        total += ((xs - as_) * gs).sum(1)
+    return total
 
 
 def _batch_means(draws: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from langevin.core.statistics import Estimate, mean_and_error
+from langevin.core.statistics import Estimate, dot_of_difference, mean_and_error
 
 _WINDOWS = 32  # when all are full, pairs are merged
 _WINDOW_BYTES = 16 << 20  # of one chain; the sums of g of larger models are not kept
@@ -78,8 +78,8 @@ class Thermometer:
         window = self._next_window()
         rows = []
         for j, (p, s) in enumerate(zip(params, self.anchor, strict=True)):
-            product = torch.zeros_like(p) if p.grad is None else (p - s) * p.grad
-            rows.append(product.reshape(self._chains, -1).sum(1))
+            gradient = torch.zeros_like(p) if p.grad is None else p.grad
+            rows.append(dot_of_difference(p, s, gradient, self._chains))
             if self.slopes and p.grad is not None:
                 self.slopes[j][:, window] += p.grad if self._stacked else p.grad[None]
         each = torch.stack(rows).cpu().double()

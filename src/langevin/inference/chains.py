@@ -183,9 +183,13 @@ class Chains(ABC):
         shown: dict[str, list[float]] = {}
         if not isinstance(self.stepper, Sampler):
             return shown
+        chains = len(self.numbers)
         for name, tensors in self.stepper.observables().items():
-            rows = torch.cat([t.reshape(len(self.numbers), -1) for t in tensors], dim=1)
-            shown[name] = rows.mean(1, dtype=torch.float64).tolist()
+            sums, size = torch.zeros(chains, dtype=torch.float64), 0
+            for t in tensors:  # one after another: each is computed when its turn comes
+                sums += t.reshape(chains, -1).mean(1).cpu().double() * (t.numel() // chains)
+                size += t.numel() // chains
+            shown[name] = (sums / size).tolist()
         return shown
 
     def sample(self, index: int) -> dict[str, Tensor]:

@@ -137,9 +137,8 @@ class Engine:
         callbacks: Callbacks,
         progress: bool,
         interval: CheckpointInterval,
-        starts: Mapping[int, Weights] | None = None,
     ) -> None:
-        """Take every chain from its start, or from its checkpoint, to the last step."""
+        """Take every chain from its checkpoint, which may be that of step 0, to the last step."""
         at = store.checkpoint_steps()
         chains = self.settings.chains
         if missing := list(islice((chain for chain in range(chains) if chain not in at), 10)):
@@ -151,19 +150,13 @@ class Engine:
                 bar.update(at[numbers[0]])
                 if at[numbers[0]] == self.settings.steps:
                     continue
-                group, means = self._continued(store, numbers, starts or {}, last=numbers is groups[-1])
+                group, means = self._continued(store, numbers, last=numbers is groups[-1])
                 self._advance(store, group, means, callbacks, bar, interval, interrupt)
 
-    def _continued(
-        self, store: SampleStore, numbers: list[int], starts: Mapping[int, Weights], last: bool
-    ) -> tuple[Chains, list[RunningMeans]]:
-        """Chains that were built already, or at their starts, or as their checkpoints left them."""
+    def _continued(self, store: SampleStore, numbers: list[int], last: bool) -> tuple[Chains, list[RunningMeans]]:
+        """Chains that were built already, or as their checkpoints left them."""
         if (built := self._built.pop(tuple(numbers), None)) is not None:
             return built, [RunningMeans() for _ in numbers]
-        if all(chain in starts for chain in numbers):
-            chains = self.build(numbers, [starts[chain] for chain in numbers], last=last)
-            self.batches.rewind(numbers[0], 0, self._beginning)  # the chain before may have stopped within an epoch
-            return chains, [RunningMeans() for _ in numbers]
         checkpoints = store.checkpoints(numbers)
         with _reading_checkpoints(store, numbers):
             shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}

@@ -126,7 +126,7 @@ def fit(
     checks.check_data(posterior, batches, seed)
     every, phase = approximation.spacing(steps, burn_in)
     approximation.check(posterior, (steps - phase) // every - (burn_in - phase) // every)
-    start = _start(approximation, posterior, init, seed)
+    starts = {0: _start(approximation, posterior, init, seed)}
     original = copy.deepcopy(posterior) if posterior.running_statistics() else posterior
     predictor = Predictor(posterior.model, posterior.likelihood)
     settings = RunSettings(
@@ -148,8 +148,8 @@ def fit(
     checks.check_schedule(schedule, engine.probe, settings, batches)
     with checks.preserve_rng_state():
         manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags) | about
-        with started(engine, out, manifest, fixed, {0: start}, ("", "") if progress else None) as store:
-            engine.run(store, callbacks, progress, CheckpointInterval(checkpoint_steps, checkpoint_seconds), {0: start})
+        with started(engine, out, manifest, fixed, starts, ("", "") if progress else None) as store:
+            engine.run(store, callbacks, progress, CheckpointInterval(checkpoint_steps, checkpoint_seconds))
     return finished_fit(store, predictor, original, data)
 
 

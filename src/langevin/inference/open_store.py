@@ -25,12 +25,13 @@ def started(
     out: str | Path | None,
     manifest: dict[str, Any],
     fixed: Mapping[str, Tensor],
-    starts: Mapping[int, Mapping[str, Tensor]],
+    starts: dict[int, dict[str, Tensor]],
     announce: tuple[str, str] | None,
 ) -> Iterator[SampleStore]:
     """A new store with fixed tensors and starts in it, held for writing.
 
-    `announce`: why the mode was chosen, and a remark on the starts.
+    `announce`: why the mode was chosen, and a remark on the starts. The starts are taken out of memory: chains read
+    theirs from the store when their turn comes.
     """
     place = engine.place
 
@@ -47,6 +48,7 @@ def started(
             _announce(store, engine.settings, *announce)
 
     with held(place, engine.settings.chains, create, begin) as store:
+        starts.clear()
         yield store
 
 

@@ -146,13 +146,14 @@ def resume(
         batches.exact_resume = batches.exact_resume and checks.is_repeatable(batches)
     here = environment(device_of(original)) | {"replicas": place.mesh.data, "repeatable_data": batches.exact_resume}
     checks.warn_of_differences(manifest["environment"], here, batches)
-    predictor = Predictor(original.model, original.likelihood)
+    predictor = None if approximation is None else Predictor(original.model, original.likelihood)
 
     def amend(store: SampleStore) -> None:
         store.refresh()  # another process may have written since
         if starts:
             store.drop_checkpoints(starts)  # of an attempt to add chains that failed
             engine.save_starts(store, starts)
+            starts.clear()
         store.manifest["settings"] = asdict(settings)
         store.manifest["resumed"].append({"at": timestamp(), "environment": here})
         store.write_manifest()
@@ -162,7 +163,9 @@ def resume(
     if not place.alone:
         place.wait_for_all()
         store.refresh()
-    return Run(store, predictor) if approximation is None else finished_fit(store, predictor, original, data)
+    if predictor is not None:
+        return finished_fit(store, predictor, original, data)
+    return Run(store, Predictor(original.model, original.likelihood))
 
 
 def _store_of(run: str | Path | Run | Fit) -> SampleStore:

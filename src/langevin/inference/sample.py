@@ -163,15 +163,14 @@ def sample(
         manifest = make_manifest(
             engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
         )
-        predictor = Predictor(posterior.model, posterior.likelihood)
         remark = remark_on_starts(init, posterior, chains)
         announced = (why, remark) if progress else None
         with started(engine, out, manifest, posterior.fixed_tensors(), starts, announced) as store:
-            engine.run(store, callbacks, progress, interval, starts)
+            engine.run(store, callbacks, progress, interval)
     if not place.alone:
         place.wait_for_all()
         store.refresh()
-    return Run(store, predictor)
+    return Run(store, Predictor(posterior.model, posterior.likelihood))
 
 
 def _settings(

@@ -148,7 +148,7 @@ class Sampler(Optimizer, ABC):
     def gradient_noise_temperature(self, variance: float) -> float:
         """The temperature added by mini-batch noise of that variance (of one coordinate of g)."""
 
-    def observables(self) -> dict[str, list[Tensor]]:
+    def observables(self) -> dict[str, Iterable[Tensor]]:
         """Quantities for diagnostics, one tensor per parameter; empty before the first step.
 
         Samplers with momentum report "kinetic", u²/s, whose mean over weights is T under the target (equipartition);

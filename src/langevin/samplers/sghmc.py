@@ -140,10 +140,10 @@ class SGHMC(Sampler):
         rate = kick * group["reference_lr"] ** 2 * group["num_data"]
         return torch.optim.SGD(params, lr=rate, momentum=group["momentum"])
 
-    def observables(self) -> dict[str, list[Tensor]]:
+    def observables(self) -> dict[str, Iterable[Tensor]]:
         """u²."""
         moving = self._moving()
-        return {"kinetic": [self.state[p]["momentum"].square() for _, p in moving]} if moving else {}
+        return {"kinetic": (self.state[p]["momentum"].square() for _, p in moving)} if moving else {}
 
     def stability_limit(self, curvature: float) -> float:
         """2/√(Nλ), for every friction; `fused` √(2(1+e)D / ((1−e) N λ)), e = e^{−D}: at h = 1."""

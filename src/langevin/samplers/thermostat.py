@@ -197,17 +197,18 @@ class Thermostat(Sampler):
         heat = (math.sqrt(temperature), temperature, h * group["thermostat_rate"], squared)
         return Kernel(name, (*moves, *heat, _TINY, 1.0, 0.5, 2.0), ("momentum", "thermostat"))
 
-    def observables(self) -> dict[str, list[Tensor]]:
+    def observables(self) -> dict[str, Iterable[Tensor]]:
         """u²/s and ξ. With s = 1 the thermostat makes the mean of u² equal T by construction."""
         moving = self._moving()
         if not moving:
             return {}
-        kinetic = []
-        for group, p in moving:
-            u = self.state[p]["momentum"]
-            slowness = _slowness(group["reference_lr"], group["max_speed"])
-            kinetic.append(u.square() if slowness is None else u.square().mul_(slowness(u)))
+        kinetic = (self._kinetic(group, self.state[p]["momentum"]) for group, p in moving)
         return {"kinetic": kinetic, "thermostat": [self.state[p]["thermostat"] for _, p in moving]}
+
+    @staticmethod
+    def _kinetic(group: Group, u: Tensor) -> Tensor:
+        slowness = _slowness(group["reference_lr"], group["max_speed"])
+        return u.square() if slowness is None else u.square().mul_(slowness(u))
 
     def stability_limit(self, curvature: float) -> float:
         """SGHMC's at h = 1 (Gaussian kinetic energy and ξ = 0); `symmetric`: 2/√(Nλ), for every positive friction."""
