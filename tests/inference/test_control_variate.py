@@ -128,7 +128,7 @@ def test_at_equal_gradients_the_stiffest_variance_is_right_with_a_control_variat
             posterior,
             (x, y),
             getattr(lv, name),
-            lr=0.1 * 2 * float(variances[0]) ** 0.5,
+            lr=0.08 * 2 * float(variances[0]) ** 0.5,
             thermostat_rate=1e-2,
             steps=3000,
             burn_in=600,
