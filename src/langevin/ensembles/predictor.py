@@ -32,14 +32,15 @@ _TOGETHER = 1 << 22  # largest number of weights and inputs that are read at a t
 class _Outputs(nn.Module):
     """Maps inputs to class probabilities, or to mean and variance; with y, to log p(y|x).
 
-    With a `center` ŵ, by public names, the model is linearized about it: f(x, ŵ) + J(x)(w − ŵ).
+    With a `center` ŵ, whose buffers have the public names with / for dots, the model is linearized about it:
+    f(x, ŵ) + J(x)(w − ŵ).
     """
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
         self.model = model
         self.likelihood: Any = likelihood
-        self.center: Weights | None = None
+        self.center: nn.Module | None = None
 
     def forward(self, x: Any, y: Any = None) -> Any:
         output = call(self.model, x) if self.center is None else self._linearized(x)
@@ -49,8 +50,10 @@ class _Outputs(nn.Module):
 
     def _linearized(self, x: Any) -> Tensor:
         assert self.center is not None
-        own = {name: p for name, p in self.model.named_parameters() if public_name(name) in self.center}
-        at = {name: self.center[public_name(name)].to(p) for name, p in own.items()}
+        center = dict(self.center.named_buffers())
+        places = {name: public_name(name).replace(".", "/") for name, _ in self.model.named_parameters()}
+        own = {name: p for name, p in self.model.named_parameters() if places[name] in center}
+        at = {name: center[places[name]] for name in own}
         kwargs = dict(x) if isinstance(x, Mapping) else {}
         args = () if kwargs else tuple(x) if isinstance(x, tuple | list) else (x,)
 
@@ -103,7 +106,9 @@ class Predictor:
     def linearized(self, center: Weights) -> Predictor:
         """The same with the model linearized about these weights."""
         other = copy.deepcopy(self)
-        other._module.center = {name: tensor.detach() for name, tensor in center.items()}
+        other._module.center = nn.Module().to(self.device)
+        for name, tensor in center.items():
+            other._module.center.register_buffer(name.replace(".", "/"), tensor.detach().to(self.device))
         return other
 
     def double(self) -> Predictor:
