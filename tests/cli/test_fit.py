@@ -37,7 +37,7 @@ def test_laplace(tmp_path):
     assert "Laplace(structure='diagonal'" in langevin(
         "fit", "--method", "laplace", *where, *prior, "--method-option", "structure=diagonal"
     )
-    assert len(lv.load(tmp_path / "r")) == 30
+    assert len(lv.load(tmp_path / "r")) == 100
     assert lv.load(tmp_path / "r").manifest["prior"] == "Gaussian(std=1)"
     assert "0 problems" in langevin("verify", tmp_path / "r")  # it has no checkpoint, and needs none
     assert "nothing to continue" in langevin("resume", tmp_path / "r", code=2)

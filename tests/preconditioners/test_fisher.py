@@ -268,3 +268,14 @@ def test_a_fisher_that_rounding_made_indefinite_is_factored_all_the_same():
     assert torch.equal(lower, lower.tril())
     with pytest.raises(FloatingPointError, match="not finite"):
         _cholesky(fisher * math.inf, 1e-3)
+
+
+def test_jeffreys_with_another_fisher_in_every_step_is_refused():
+    x, y = data()
+    posterior = lv.Posterior(network(hidden=2), lv.likelihoods.Categorical(), lv.priors.Gaussian(1.0), num_data=24)
+    for batch_size, target in ((24, "jeffreys"), (12, "posterior")):
+        sampler = lv.NLD(posterior.parameters(), 1e-3, num_data=24, target=target, batch_size=batch_size)
+        sampler.bind(posterior, (x, y))
+    sampler = lv.NLD(posterior.parameters(), 1e-3, num_data=24, target="jeffreys", batch_size=12)
+    with pytest.raises(ValueError, match="batch_size=24, or target='posterior'"):
+        sampler.bind(posterior, (x, y))

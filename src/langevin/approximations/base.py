@@ -29,6 +29,12 @@ class Approximation(ABC):
 
     citation: ClassVar[str]  # BibTeX
     tolerates_batchnorm: ClassVar[bool] = False
+    default_draws: ClassVar[int] = 30  # over which a prediction averages
+
+    @property
+    def linearized(self) -> bool:
+        """Whether predictions linearize the model about the mean of the weights."""
+        return False
 
     @abstractmethod
     def objective(self, posterior: Posterior) -> Objective:

@@ -29,6 +29,15 @@ class WeightDistribution(ABC):
     def entropy(self) -> Tensor:
         """−E[log q], in nats."""
 
+    def log_prob(self, weights: Weights) -> Tensor:
+        """log q(w) = −½ (w−mean)ᵀ Σ⁻¹ (w−mean) + ½ d − entropy, of a normal distribution."""
+        deviation = {name: weights[name] - m for name, m in self.mean.items()}
+        return 0.5 * (self.count() - self._squared_distance(deviation)) - self.entropy()
+
+    @abstractmethod
+    def _squared_distance(self, deviation: Weights) -> Tensor:
+        """δᵀ Σ⁻¹ δ."""
+
     @abstractmethod
     def covariance(self) -> Tensor:
         """The full matrix over all weights, flattened in the order of `mean`; for small models."""
@@ -85,10 +94,26 @@ class LowRankGaussian(WeightDistribution):
         count = self.count()
         log_det = torch.stack([v.log().sum() for v in self.variance.values()]).sum()
         if self.factors:
-            rows = {name: factor.reshape(-1, self.rank) for name, factor in self.factors.items()}
-            inner = torch.stack([f.T @ (f / self.variance[name].reshape(-1, 1)) for name, f in rows.items()]).sum(0)
-            log_det = log_det + torch.logdet(torch.eye(self.rank).to(inner) + inner)
+            log_det = log_det + torch.logdet(self._inner())
         return 0.5 * (count * (1 + math.log(2 * math.pi)) + log_det)
+
+    def _inner(self) -> Tensor:
+        """I + Fᵀ diag(variance)⁻¹ F."""
+        rows = {name: factor.reshape(-1, self.rank) for name, factor in self.factors.items()}
+        inner: Tensor = torch.stack([f.T @ (f / self.variance[name].reshape(-1, 1)) for name, f in rows.items()]).sum(0)
+        inner.diagonal().add_(1)
+        return inner
+
+    def _squared_distance(self, deviation: Weights) -> Tensor:
+        """δᵀD⁻¹δ − bᵀ(I + FᵀD⁻¹F)⁻¹b with D = diag(variance), b = FᵀD⁻¹δ."""
+        scaled = {name: d / self.variance[name] for name, d in deviation.items()}
+        own = torch.stack([(scaled[name] * d).sum() for name, d in deviation.items()]).sum()
+        if not self.factors:
+            return own
+        each = [self.factors[name].reshape(-1, self.rank).T @ s.flatten() for name, s in scaled.items()]
+        b = torch.stack(each).sum(0)
+        explained: Tensor = b @ torch.linalg.solve(self._inner(), b)
+        return own - explained
 
     def covariance(self) -> Tensor:
         """diag(variance) + F Fᵀ."""
@@ -115,6 +140,11 @@ class FullGaussian(WeightDistribution):
     def entropy(self) -> Tensor:
         """½ d (1 + log 2π) − Σ log Lᵢᵢ."""
         return 0.5 * len(self.root) * (1 + math.log(2 * math.pi)) - self.root.diagonal().log().sum()
+
+    def _squared_distance(self, deviation: Weights) -> Tensor:
+        """‖Lᵀδ‖²."""
+        flat = torch.cat([deviation[name].flatten() for name in self.mean])
+        return (self.root.mT @ flat).square().sum()
 
     def covariance(self) -> Tensor:
         """(L Lᵀ)⁻¹."""
@@ -145,6 +175,14 @@ class KroneckerGaussian(WeightDistribution):
         logs += [s.log().sum() + len(s) * p.log().sum() for _, s, _, p in self.blocks.values()]
         return 0.5 * count * (1 + math.log(2 * math.pi)) + torch.stack(logs).sum()
 
+    def _squared_distance(self, deviation: Weights) -> Tensor:
+        """‖M⁻¹δ‖²: Z = V_Gᵀ (δ / prior root) V_A / scales."""
+        sums = [(deviation[name].square() / v).sum() for name, v in self.variance.items()]
+        for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
+            block = output_vectors.T @ (_block(deviation, layer, scales) / prior_root) @ input_vectors / scales
+            sums.append(block.square().sum())
+        return torch.stack(sums).sum()
+
     def covariance(self) -> Tensor:
         """M Mᵀ."""
         count = self.count()
@@ -157,15 +195,25 @@ class KroneckerGaussian(WeightDistribution):
         parts = dict(zip(self.mean, split_like(z, self.mean), strict=True))
         moved = {name: v.sqrt() * parts[name] for name, v in self.variance.items()}
         for layer, (output_vectors, scales, input_vectors, prior_root) in self.blocks.items():
-            weight, bias = (f"{layer}.{kind}" if layer else kind for kind in ("weight", "bias"))
-            taken = parts[weight].flatten(1)
-            with_bias = scales.shape[1] > taken.shape[1]
-            block = torch.cat([taken, parts[bias][:, None]], dim=1) if with_bias else taken
-            block = output_vectors @ (block * scales) @ input_vectors.T * prior_root
-            moved[weight] = block[:, : taken.shape[1]].reshape(self.mean[weight].shape)
-            if with_bias:
+            weight, bias = _names(layer)
+            block = output_vectors @ (_block(parts, layer, scales) * scales) @ input_vectors.T * prior_root
+            columns = self.mean[weight][0].numel()
+            moved[weight] = block[:, :columns].reshape(self.mean[weight].shape)
+            if block.shape[1] > columns:
                 moved[bias] = block[:, -1]
         return moved
+
+
+def _names(layer: str) -> tuple[str, str]:
+    """The names of a layer's weight and bias."""
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
+
+
+def _block(parts: Weights, layer: str, scales: Tensor) -> Tensor:
+    """[W b] of a layer, without b if `scales` has no column for it."""
+    weight, bias = _names(layer)
+    taken = parts[weight].flatten(1)
+    return torch.cat([taken, parts[bias][:, None]], dim=1) if scales.shape[1] > taken.shape[1] else taken
 
 
 def split_like(flat: Tensor, tensors: Weights) -> list[Tensor]:

@@ -51,6 +51,8 @@ FullPass = Callable[[], Iterator[Batch]]  # each call iterates over all data onc
 class Laplace(Approximation):
     """N(mode, (N·F + prior precision)⁻¹) (MacKay 1992; K-FAC: Ritter, Botev & Barber 2018). For Gaussian priors.
 
+    Predictions linearize the model (Immer, Korzepa & Bauer 2021) unless `predictive="sampled"`.
+
     `lv.fit(posterior, data, lv.Laplace(), init=mode)` takes no steps. Without `init` the mode is found by LBFGS, as in
     `lv.find_map`. The approximation is valid only at a mode, or close to one.
 
@@ -58,23 +60,44 @@ class Laplace(Approximation):
         structure: "diagonal", "kfac", or "full" for small models.
         fisher: "exact" (expectation over labels), "mc" (one sampled label) or "empirical" (training labels).
         temperature: T; 1 is the Bayes posterior.
+        predictive: "linearized", the model's outputs linearized in the weights about the mode, f(x, ŵ) + J(x)(w − ŵ),
+            which is the model whose curvature F is; or "sampled", the network itself at draws of w, which are often far
+            outside the region where it fits the data.
         max_parameters: the largest number of weights for which the full matrix is computed.
     """
 
     structure: str = "kfac"
     fisher: str = "exact"
     temperature: float = 1.0
+    predictive: str = "linearized"
     max_parameters: int = 5000
+    default_draws: ClassVar[int] = 100
     citation: ClassVar[str] = """@inproceedings{ritter2018scalable,
   title={A scalable {L}aplace approximation for neural networks},
   author={Ritter, Hippolyt and Botev, Aleksandar and Barber, David},
-  booktitle={International Conference on Learning Representations}, year={2018}}"""
+  booktitle={International Conference on Learning Representations}, year={2018}}
+@inproceedings{immer2021improving,
+  title={Improving predictions of {B}ayesian neural nets via local linearization},
+  author={Immer, Alexander and Korzepa, Maciej and Bauer, Matthias},
+  booktitle={International Conference on Artificial Intelligence and Statistics}, pages={703--711}, year={2021}}"""
+
+    @property
+    def linearized(self) -> bool:
+        """Whether predictions linearize the model about the mode."""
+        return self.predictive == "linearized"
 
     def __post_init__(self) -> None:
         if self.structure not in _STRUCTURES or self.fisher not in ("exact", "mc", "empirical"):
             raise ValueError(
                 f"Laplace({self.structure!r}, fisher={self.fisher!r}): the structure is one of "
                 f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical".'
+            )
+        if self.predictive not in ("linearized", "sampled"):
+            raise ValueError(f'Laplace(predictive={self.predictive!r}): choose "linearized" or "sampled".')
+        if self.predictive == "linearized" and self.fisher == "empirical":
+            raise ValueError(
+                'Laplace(fisher="empirical"): the linearized predictive goes with the generalized Gauss-Newton matrix, '
+                'which the empirical Fisher is not. Leave out fisher=…, or write predictive="sampled".'
             )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"Laplace(temperature={self.temperature}): must be positive; 1 is the Bayes posterior.")

@@ -39,7 +39,7 @@ def fit(
     steps: Annotated[int | None, typer.Option(help="Steps in all (10000).")] = None,
     burn_in: Annotated[int, typer.Option(help="Steps before the first snapshot.")] = 0,
     init: Annotated[Path | None, typer.Option(help="Start where this run or fit ended.")] = None,
-    draws: Annotated[int, typer.Option(help="Draws of the weights that a prediction averages over.")] = 30,
+    draws: Annotated[int | None, typer.Option(help="Draws that a prediction averages over (30; Laplace: 100).")] = None,
     batch_size: options.BatchSize = None,
     likelihood: options.Likelihood = None,
     likelihood_option: options.LikelihoodOption = None,

@@ -46,7 +46,12 @@ class Fit(Ensemble):
     @property
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
         """The model, with all draws."""
-        return [(self._predictor, lambda size: stacked(iter(self), size))]
+        return [(self._predicting, lambda size: stacked(iter(self), size))]
+
+    @cached_property
+    def _predicting(self) -> Predictor:
+        """The predictor, linearized about the mean of the weights if the approximation asks for it."""
+        return self._predictor.linearized(self.distribution.mean) if self.approximation.linearized else self._predictor
 
     @property
     def path(self) -> Path | None:
@@ -180,7 +185,7 @@ class _Redrawn(Ensemble):
 
     @property
     def predictors(self) -> list[tuple[Predictor, Callable[[int], Iterator[Weights]]]]:
-        return [(self._fit._predictor, lambda size: stacked(iter(self), size))]
+        return [(self._fit._predicting, lambda size: stacked(iter(self), size))]
 
     def _member(self, index: int) -> Weights:
         return self._fit._draw(index, self._seed)

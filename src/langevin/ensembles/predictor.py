@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, jvp, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Likelihood
-from langevin.core.parameters import internal_names, load_tensors
+from langevin.core.parameters import internal_names, load_tensors, public_name
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
 Weights = Mapping[str, Tensor]
@@ -30,18 +30,40 @@ _TOGETHER = 1 << 22  # largest number of weights and inputs that are read at a t
 
 
 class _Outputs(nn.Module):
-    """Maps inputs to class probabilities, or to mean and variance; with y, to log p(y|x)."""
+    """Maps inputs to class probabilities, or to mean and variance; with y, to log p(y|x).
+
+    With a `center` ŵ, whose buffers have the public names with / for dots, the model is linearized about it:
+    f(x, ŵ) + J(x)(w − ŵ).
+    """
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
         self.model = model
         self.likelihood: Any = likelihood
+        self.center: nn.Module | None = None
 
     def forward(self, x: Any, y: Any = None) -> Any:
-        output = call(self.model, x)
+        output = call(self.model, x) if self.center is None else self._linearized(x)
         if y is not None:
             return self.likelihood.log_prob(output, y)
         return self.likelihood.probs(output) if hasattr(self.likelihood, "probs") else self.likelihood.moments(output)
+
+    def _linearized(self, x: Any) -> Tensor:
+        assert self.center is not None
+        center = dict(self.center.named_buffers())
+        places = {name: public_name(name).replace(".", "/") for name, _ in self.model.named_parameters()}
+        own = {name: p for name, p in self.model.named_parameters() if places[name] in center}
+        at = {name: center[places[name]] for name in own}
+        kwargs = dict(x) if isinstance(x, Mapping) else {}
+        args = () if kwargs else tuple(x) if isinstance(x, tuple | list) else (x,)
+
+        def output(weights: dict[str, Tensor]) -> Tensor:
+            result: Tensor = functional_call(self.model, weights, args, kwargs)
+            return result
+
+        value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
+        linear: Tensor = value + change
+        return linear
 
 
 class Predictor:
@@ -80,6 +102,14 @@ class Predictor:
     def own_weights(self) -> dict[str, Tensor]:
         """The parameters of the model when the predictor was made."""
         return {name: p.detach() for name, p in self._tensors().items() if isinstance(p, nn.Parameter)}
+
+    def linearized(self, center: Weights) -> Predictor:
+        """The same with the model linearized about these weights."""
+        other = copy.deepcopy(self)
+        other._module.center = nn.Module().to(self.device)
+        for name, tensor in center.items():
+            other._module.center.register_buffer(name.replace(".", "/"), tensor.detach().to(self.device))
+        return other
 
     def double(self) -> Predictor:
         """The same in double precision."""

@@ -24,6 +24,7 @@ from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
+from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Replicas
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
 from langevin.kernels import updates
@@ -56,8 +57,12 @@ class Chains(ABC):
         grad_accumulation_steps: int = 1,
         compiled: bool = False,
         replicas: Replicas | None = None,
+        control: ControlVariate | None = None,
     ) -> None:
         self.objective = objective
+        self.control = control
+        if control is not None:
+            self._place_center(control)
         self.numbers = list(numbers)
         self.batches = batches
         self.seed = seed
@@ -107,6 +112,8 @@ class Chains(ABC):
             with self._alone_until(n == self.grad_accumulation_steps):
                 losses = self._accumulate(*piece, share * self._weight)
             total = losses if total is None else total + losses
+            if self.control is not None:
+                self._reduce_variance(*piece, share)
         assert total is not None
         if self.replicas is not None:
             self._average_gradients()
@@ -120,6 +127,15 @@ class Chains(ABC):
             losses = losses if weight == 1 else losses * weight
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         return losses.detach()
+
+    def _reduce_variance(self, x: Any, y: Any, share: float) -> None:
+        """g ← g − share · (g_b(θ*) − g_all(θ*)), for a part of the batch."""
+        assert self.control is not None
+        with self._precision():
+            at_center = self._center_gradients(x, y)
+        for name, p, g in zip(self.names, self.params, at_center, strict=True):
+            if p.grad is not None:
+                p.grad.add_(self.control.gradient[name] - g, alpha=share)
 
     def _compile(self) -> None:
         """Compile the loss."""
@@ -307,6 +323,14 @@ class Chains(ABC):
     @abstractmethod
     def _losses(self, x: Any, y: Any) -> Tensor:
         """The loss of each chain, (chains,), or a scalar of a single one."""
+
+    @abstractmethod
+    def _place_center(self, control: ControlVariate) -> None:
+        """Prepare `_center_gradients`; called before a stepper hooks into the model."""
+
+    @abstractmethod
+    def _center_gradients(self, x: Any, y: Any) -> Sequence[Tensor]:
+        """The gradients of the losses at θ*."""
 
     @abstractmethod
     def _slice(self, tensor: Tensor, index: int) -> Tensor:

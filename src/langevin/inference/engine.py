@@ -30,6 +30,7 @@ from langevin.errors import DivergenceError, RunError
 from langevin.inference import distributed, trial
 from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
 from langevin.inference.chains import Chains, Weights
+from langevin.inference.control_variate import ControlVariate
 from langevin.inference.interrupt import Interrupt
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import plan, read_gradients
@@ -52,6 +53,7 @@ class Engine:
     make_scheduler: SchedulerFactory | None
     settings: RunSettings
     place: distributed.Place = distributed.ALONE
+    control: ControlVariate | None = None
     _built: dict[tuple[int, ...], Chains] = field(default_factory=dict, repr=False)  # chains that wait for their turn
     _beginning: dict[str, Any] = field(init=False, repr=False)  # where the data are before the first step
 
@@ -84,6 +86,7 @@ class Engine:
             grad_accumulation_steps=self.settings.grad_accumulation_steps,
             compiled=self.settings.compile,
             replicas=self.place.replicas,
+            control=self.control,
         )
 
     def groups(self, steps: Mapping[int, int]) -> list[list[int]]:

@@ -50,7 +50,7 @@ def fit(
     burn_in: int = 0,
     schedule: SchedulerFactory | None = None,
     init: Mapping[str, Tensor] | Ensemble | None = None,
-    draws: int = 30,
+    draws: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     out: str | Path | None = None,
@@ -76,7 +76,7 @@ def fit(
         schedule: a function from an optimizer to a torch scheduler; averages with `low=…` bring their own.
         init: where to start: the model's weights (None), a state dict such as `lv.find_map(…)` returns, the last sample
             of a run, or another fit: its parameters if they are of the same kind, else its mean.
-        draws: how many draws of the weights a prediction averages over.
+        draws: how many draws of the weights a prediction averages over (30; Laplace: 100).
         seed: random seed, of training and of draws.
         device: where to compute; by default where the model is.
         out: the directory of the fit. Without one, it is in memory; `fit.save(path)` writes it.
@@ -88,7 +88,7 @@ def fit(
         checkpoint_seconds: and at least that often.
         tags: anything of yours, JSON-serializable, to be stored in the manifest.
     """
-    _check_approximation(approximation, draws)
+    draws = _checked_draws(approximation, draws)
     checks.check_posterior(posterior)
     posterior = copy.deepcopy(posterior)
     if device is not None:
@@ -188,13 +188,15 @@ def _laplace(
     return finished_fit(store, Predictor(posterior.model, posterior.likelihood), posterior, data)
 
 
-def _check_approximation(approximation: Any, draws: int) -> None:
+def _checked_draws(approximation: Any, draws: int | None) -> int:
     if not isinstance(approximation, Approximation):
         raise ValueError(
             f"{approximation!r} is not an approximation; write lv.fit(posterior, data, lv.MeanField(), …)."
         )
+    draws = approximation.default_draws if draws is None else draws
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: a prediction averages over at least one draw of the weights.")
+    return draws
 
 
 def _start(approximation: Approximation, posterior: Posterior, init: Any, seed: int) -> dict[str, Tensor]:

@@ -47,6 +47,8 @@ def make_manifest(
         "schedule": False if engine.make_scheduler is None else write_recipe(engine.make_scheduler),
         "num_data": posterior.num_data,
         **describe_posterior(posterior),
+        "control_variate": engine.control is not None,
+        "gradients_per_step": (2 if engine.control else 1) * getattr(engine.probe, "gradients_per_step", 1),
         "data": engine.batches.fingerprint(),
         "inputs": inputs,
         "sample_dtype": sample_dtype_name(sample_dtype),

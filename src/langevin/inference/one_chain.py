@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -12,8 +13,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
+from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains, Weights
+from langevin.inference.control_variate import ControlVariate
 
 
 class OneChain(Chains):
@@ -49,6 +52,13 @@ class OneChain(Chains):
             assert isinstance(self.objective, Posterior)
             loss = self.objective.loss(x, y, gaussian_priors=False)
         return loss
+
+    def _place_center(self, control: ControlVariate) -> None:
+        self._center = copy.deepcopy(self.objective)
+        load_tensors(self._center, control.center)
+
+    def _center_gradients(self, x: Any, y: Any) -> Sequence[Tensor]:
+        return torch.autograd.grad(self._center.loss(x, y), list(self._center.trainable_parameters().values()))
 
     @cached_property
     def _parallel(self) -> DistributedDataParallel:

@@ -42,6 +42,8 @@ def started(
 
     def begin(store: SampleStore) -> None:
         store.write_fixed(fixed)
+        if engine.control is not None:
+            store.write_fixed(engine.control.tensors(), "control_variate")
         engine.save_starts(store, starts)
         store.write_manifest()  # last: a directory with a manifest is a run that can continue
         if announce is not None:

@@ -22,6 +22,7 @@ from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.callbacks import Callbacks
+from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
 from langevin.inference.environment import environment
@@ -126,7 +127,11 @@ def resume(
     option = "sampler" if approximation is None else "optimizer"
     checks.check_same_stepper(store, given, schedule, option)
     make_scheduler = schedule or (None if manifest["schedule"] is False else _known(store, "schedule", "schedule"))
-    engine = Engine(objective, batches, given or _known(store, "sampler", option), make_scheduler, settings, place)
+    control = None
+    if manifest.get("control_variate"):
+        control = ControlVariate.of_tensors(store.fixed("control_variate"), device_of(posterior))
+    make_stepper = given or _known(store, "sampler", option)
+    engine = Engine(objective, batches, make_stepper, make_scheduler, settings, place, control)
     try:
         if approximation is None:
             checks.check_sampler(engine.probe, original, settings, make_scheduler, batches, place, store.path)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from langevin.core.batches import as_batches
+from langevin.core.batches import Batches, as_batches
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import cyclical
 from langevin.ensembles.predictor import Predictor
@@ -19,7 +20,8 @@ from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.distributed import Mesh
+from langevin.inference.control_variate import ControlVariate
+from langevin.inference.distributed import Mesh, Place
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
@@ -45,6 +47,7 @@ def sample(
     chains: int = 1,
     seed: int = 0,
     init: Init = None,
+    control_variate: Mapping[str, Tensor] | Literal["map"] | None = None,
     device: torch.device | str | None = None,
     out: str | Path | None = None,
     mode: Literal["auto", "vectorised", "sequential"] = "auto",
@@ -83,6 +86,9 @@ def sample(
             function from a chain's number to a state dict, or "model", the model's weights. By default the first chain
             starts at the model's weights and every other one at a fresh initialization (the layers'
             `reset_parameters`), so that R̂ compares chains that started apart.
+        control_variate: reduce mini-batch noise by the gradients at this point, a state dict near the mode, such as
+            `lv.find_map(…)` returns; `"map"` finds it first. g(θ) − g(point) on the batch plus the gradient of all
+            data at the point, for any sampler. A step then takes two gradients.
         device: where to compute; by default where the model is.
         out: the directory of the run. Without one, the run is in memory; `run.save(path)` writes it.
         mode: "vectorised" (chains as one computation), "sequential", or "auto": a short trial decides.
@@ -144,9 +150,11 @@ def sample(
             checkpoint_steps=checkpoint_steps,
             checkpoint_seconds=checkpoint_seconds,
             init=init,
+            control_variate=control_variate,
             mesh=place.mesh,
         )
-    engine = Engine(posterior, batches, make_sampler, schedule, settings, place)
+    control = None if control_variate is None else _control(control_variate, posterior, data, batches, place)
+    engine = Engine(posterior, batches, make_sampler, schedule, settings, place, control)
     try:
         checks.check_sampler(engine.probe, posterior, settings, schedule, batches, place, out)
     except TypeError as error:
@@ -173,6 +181,22 @@ def sample(
     return Run(store, Predictor(posterior.model, posterior.likelihood))
 
 
+def _control(
+    given: Mapping[str, Tensor] | Literal["map"], posterior: Posterior, data: Any, batches: Batches, place: Place
+) -> ControlVariate:
+    """The control variate at a point, which may have to be found."""
+    from langevin.inference.find_map import find_map  # it samples, at temperature 0
+
+    if place.mesh.data > 1:
+        raise ValueError("control_variate needs whole mini-batches in each process: mesh='chains=2,data=1'.")
+    if not isinstance(given, Mapping) and given != "map":
+        raise ValueError(
+            f"control_variate={given!r}: give a state dict near the mode, control_variate=lv.find_map(posterior, "
+            f'data), or "map" to find it.'
+        )
+    return ControlVariate.at(given if isinstance(given, Mapping) else find_map(posterior, data), posterior, batches)
+
+
 def _settings(
     steps: int, burn_in: int | None, thin: int | None, schedule: SchedulerFactory | None, **others: Any
 ) -> RunSettings:
@@ -197,10 +221,22 @@ def _settings(
 _FREE = ("steps", "chains", "mode", "probe_interval", "probe_size")  # may differ when a call is repeated
 
 
-def _repeated(settings: RunSettings, path: str | Path, posterior: Posterior, data: Any, **options: Any) -> Run:
+def _repeated(
+    settings: RunSettings,
+    path: str | Path,
+    posterior: Posterior,
+    data: Any,
+    control_variate: Mapping[str, Tensor] | Literal["map"] | None,
+    **options: Any,
+) -> Run:
     """Continue the run that a repeated call finds, if it is the one that the call describes."""
-    saved = read_settings(DirectoryStore.open(path))
+    store = DirectoryStore.open(path)
+    saved = read_settings(store)
     mine, its = asdict(settings), asdict(saved)
+    mine["control_variate"], its["control_variate"] = (
+        control_variate is not None,
+        store.manifest.get("control_variate", False),
+    )
     if different := [name for name in mine if name not in _FREE and mine[name] != its[name]]:
         name = different[0]
         raise RunError(

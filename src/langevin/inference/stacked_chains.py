@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import LoaderBatches, stack_batches
 from langevin.core.parameters import internal_names
 from langevin.inference.chains import Chains, Weights
+from langevin.inference.control_variate import ControlVariate
 
 
 class StackedChains(Chains):
@@ -20,6 +21,7 @@ class StackedChains(Chains):
 
     stacked = True
     _compiled: Callable[..., Any] | None = None
+    _gradients_at: Callable[..., Any]
 
     def _leaves(self, starts: Sequence[Weights]) -> list[Tensor]:
         if self.buffers:
@@ -61,6 +63,8 @@ class StackedChains(Chains):
         one = grad_and_value(self._loss)
         every = vmap(one, in_dims=(0, 0, 0, None))
         self._compiled = torch.compile(every, dynamic=False)
+        if self.control is not None:
+            self._gradients_at = torch.compile(self._gradients_at, dynamic=False)
 
     def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
         if self._compiled is None:
@@ -72,6 +76,15 @@ class StackedChains(Chains):
             p.grad = scaled.contiguous() if p.grad is None else p.grad + scaled
         weighted: Tensor = losses * weight
         return weighted
+
+    def _place_center(self, control: ControlVariate) -> None:
+        names = internal_names(self.objective)
+        self._center = {names[name]: tensor for name, tensor in control.center.items()}
+        self._gradients_at = vmap(grad(self._loss), in_dims=(None, 0, 0, None))
+
+    def _center_gradients(self, x: Any, y: Any) -> Sequence[Tensor]:
+        gradients = self._gradients_at(self._center, x, y, True)
+        return [gradients[name] for name in self._internal]
 
     def _slice(self, tensor: Tensor, index: int) -> Tensor:
         return tensor[index]

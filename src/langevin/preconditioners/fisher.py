@@ -7,8 +7,8 @@ and reused until the next refresh: A g = L⁻ᵀL⁻¹g, A^{1/2}η = L⁻ᵀη. 
 depends on the correction Γ:
 
     "as-printed"   Γ = 0                                          no closed form; e^{−U/T} G in one dimension
-    "jeffreys"     Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ + ½ (G⁻¹ ∇log det G)ᵢ        e^{−U/T} det G^{1/2}
-    "posterior"    Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ                              e^{−U/T}
+    "jeffreys"     Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ + ½ (G⁻¹ ∇log det G)ᵢ        e^{−U/T} det G^{1/2}; needs M = N: one G(θ)
+    "posterior"    Γᵢ = Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ                              e^{−U/T}, for every M
 
 with ∂ⱼG⁻¹ = −G⁻¹ (∂ⱼG) G⁻¹ and ∂ⱼ log det G = tr(G⁻¹ ∂ⱼG) by automatic differentiation.
 """
@@ -100,6 +100,12 @@ class Fisher(Preconditioner):
         if data is None:
             raise ValueError("The Fisher needs data for its own batches: call sampler.bind(posterior, (x, y)).")
         self._view = _View(posterior, list(params), data)
+        if self.target == "jeffreys" and self.batch_size < posterior.num_data:
+            raise ValueError(
+                f"target='jeffreys' is e^(−U/T) det G^½ with one G(θ), that of all {posterior.num_data:,} data; a new "
+                f"batch of {self.batch_size:,} in every step has no such target. Write batch_size="
+                f"{posterior.num_data}, or target='posterior', which any batch size has."
+            )
 
     def unbind(self) -> None:
         """Detach from the model."""

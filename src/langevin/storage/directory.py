@@ -3,6 +3,7 @@
     manifest.json                                  configuration, versions, seed, names and shapes
     fixed.safetensors                              what is not sampled (frozen parameters, buffers), once
     statistics.safetensors                         of a fit: the BatchNorm statistics of its draws
+    control_variate.safetensors                    of a run with one: its point and the gradient there
     samples/chain-0003/0000012000.safetensors      samples, several to a file, named after the step of the first
     checkpoints/0000-0003.safetensors              all that chains 0 to 3 need to go on
     writers/                                       who writes which chains (see `locks`)

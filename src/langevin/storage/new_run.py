@@ -13,7 +13,8 @@ from langevin.storage import files
 from langevin.storage import manifest as manifests
 from langevin.storage.folders import Folder, listed
 
-_OURS = {"samples", "checkpoints", "writers", "lock", "fixed.safetensors", "statistics.safetensors", "tensorboard"}
+_TENSORS = {"fixed.safetensors", "statistics.safetensors", "control_variate.safetensors"}
+_OURS = {"samples", "checkpoints", "writers", "lock", "tensorboard", *_TENSORS}
 
 
 def check_directory(path: Path) -> None:
@@ -53,7 +54,7 @@ def _may_be_ours(entry: Path) -> bool:
 
 def _left_over(path: Path) -> Iterator[Path]:
     """Files in the places where a start writes."""
-    for file in (path / "checkpoints", path / "fixed.safetensors", path / "statistics.safetensors"):
+    for file in (path / name for name in ("checkpoints", *sorted(_TENSORS))):
         if file.is_dir():
             yield from file.iterdir()
         elif file.exists():

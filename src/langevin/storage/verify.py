@@ -43,6 +43,8 @@ def verify(path: str | Path) -> Report:
         else:
             sound += count
     fixed = [store.path / "fixed.safetensors", *_statistics(store)]
+    if store.manifest.get("control_variate"):
+        fixed.append(store.path / "control_variate.safetensors")
     others = [*fixed, *checkpoint_files.files_of(store.path)]
     problems += [f"{file}: {why}" for file in others if (why := _wrong(file))]
     problems += [f"{file}: it is from another run" for file in fixed if _is_foreign(file, store)]

@@ -20,9 +20,10 @@ from langevin.core.statistics import Estimate
 def elbo(
     q: WeightDistribution, posterior: Posterior, data: Any, *, draws: int = 100, seed: int = 0, batch_size: int = 4096
 ) -> Estimate:
-    """E_q[log p(data, w)] + H[q] ≤ log p(data), over all data, by independent draws; with its standard error.
+    """E_q[log p(data, w) − log q(w)] ≤ log p(data), over all data, by independent draws; with its standard error.
 
-    The estimate is unbiased: it may exceed log p(data) by about its standard error.
+    Both terms are taken at the same draws, so the error vanishes as q approaches the posterior. The estimate is
+    unbiased: it may exceed log p(data) by about its standard error.
     """
     if q.is_point:
         raise ValueError("A point estimate has no entropy, so there is no bound. Fit lv.MeanField(), for example.")
@@ -34,11 +35,12 @@ def elbo(
     batches = as_batches(data, None, 0, device)
     values = []
     for number in range(draws):
-        load_tensors(posterior, q.draw(seed, number))
+        weights = q.draw(seed, number)
+        load_tensors(posterior, weights)
         energy = 0.0
         for batch in batches.full_pass(batch_size):
             x, y = tree_map(lambda t: t.to(device), batch)
             energy += float(posterior.loss(x, y)) * batch_size_of(y)  # summed over batches this is U
-        values.append(-energy)
+        values.append(-energy - float(q.log_prob(weights)))
     series = torch.tensor(values, dtype=torch.float64)
-    return Estimate(float(series.mean() + q.entropy()), float(series.std() / math.sqrt(draws)))
+    return Estimate(float(series.mean()), float(series.std() / math.sqrt(draws)))
