@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 SamplerName = Annotated[
-    str, typer.Option(callback=options.choice("--sampler", SAMPLERS), help=f"One of {', '.join(SAMPLERS)}.")
+    str | None,
+    typer.Option(
+        callback=options.choice("--sampler", SAMPLERS), help=f"One of {', '.join(SAMPLERS)}; by default chosen."
+    ),
 ]
 SamplerOption = Annotated[list[str] | None, options.repeated("the sampler", "momentum=0.9")]
 SampleDtype = Annotated[
@@ -43,16 +46,21 @@ def sample(
     model: options.Model,
     data: options.Data,
     out: options.Out,
-    lr: Annotated[float, typer.Option(help="Learning rate.")],
-    sampler: SamplerName = "sgld",
+    lr: Annotated[float | None, typer.Option(help="Learning rate; by default adapted.")] = None,
+    sampler: SamplerName = None,
     sampler_option: SamplerOption = None,
     temperature: Annotated[float | None, typer.Option(help="Target temperature; 1 is the Bayes posterior.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps of each chain, burn-in included.")] = 10_000,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of each chain, burn-in included; by default until there are enough.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help='How much to spend after the warm start: "10 min", or "5x" the warm start.')
+    ] = None,
     burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
     thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,
     cycle: Annotated[int | None, typer.Option(help="Length of the cosine cycles of the learning rate.")] = None,
     batch_size: options.BatchSize = None,
-    chains: Annotated[int, typer.Option(help="Independent chains.")] = 1,
+    chains: Annotated[int | None, typer.Option(help="Independent chains: 1, or as the autopilot chooses.")] = None,
     likelihood: options.Likelihood = None,
     likelihood_option: options.LikelihoodOption = None,
     prior: options.Prior = None,
@@ -73,15 +81,19 @@ def sample(
     Examples:
 
     \b
-        langevin sample --model mlp --data digits --lr 0.1 --out runs/digits
+        langevin sample --model mlp --data digits --out runs/digits
+        langevin sample --model mlp --data digits --budget "5 min" --out runs/digits
         langevin sample --model mypackage:net --data mypackage:train \\
             --sampler sghmc --sampler-option momentum=0.95 --lr 0.01 \\
-            --prior gaussian --prior-option std=0.5 --chains 4 --out runs/mine
+            --steps 20000 --prior gaussian --prior-option std=0.5 \\
+            --chains 4 --out runs/mine
         torchrun --nproc-per-node 4 -m langevin sample … \\
             --chains 2 --mesh chains=2,data=2
 
     Your own model and data are functions: mypackage:net is the function `net` of mypackage.py, and returns a
     torch.nn.Module; mypackage:train returns tensors (x, y), a data set or a DataLoader.
+
+    Without --lr and --steps the autopilot chooses: warm start, sampler, rate, burn-in and length.
 
     Ctrl-C leaves a run that `langevin resume` continues.
     """
@@ -90,8 +102,12 @@ def sample(
     from langevin.inference.distributed import is_main_process
     from langevin.inference.sample import sample as draw
 
-    given = {"lr": lr, **parse_options(sampler_option)} | ({} if temperature is None else {"temperature": temperature})
-    check_sampler(sampler, given)
+    given = {"lr": lr, "temperature": temperature, **parse_options(sampler_option)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if sampler is None and (lr is not None or steps is not None):
+        sampler = "sgld"
+    if sampler is not None and "lr" in given:
+        check_sampler(sampler, given)
     recipe = new_recipe(
         model=model,
         model_options=parse_options(model_option),
@@ -112,7 +128,8 @@ def sample(
             posterior,
             train,
             sampler,
-            steps=steps,
+            steps=(10_000 if lr is not None and budget is None else None) if steps is None else steps,
+            budget=budget,
             burn_in=burn_in,
             thin=thin,
             schedule=None if cycle is None else cyclical(cycle),

@@ -34,6 +34,7 @@ class Stream(IntEnum):
     START = 6  # the weights at which a chain starts
     PROBE = 7  # mini-batches of the gradient thermometer
     SIGNS = 8  # its random directions
+    SPLIT = 9  # which data are held out
 
 
 def normal(

@@ -19,10 +19,12 @@ from langevin.diagnostics.stationarity import Stationarity, stationarity
 from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means
 from langevin.ensembles import thermometers
-from langevin.ensembles.ensemble import Ensemble, Weights
+from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
 from langevin.ensembles.prediction import ClassPrediction, Prediction
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.summary import summary
+from langevin.ensembles.tuning import Tuning
+from langevin.errors import RunError
 from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage.base import SampleStore
 from langevin.storage.directory import DirectoryStore
@@ -145,6 +147,27 @@ class Run(Ensemble):
         target = DirectoryStore.create(path, manifest)
         copy_store(self._store, target, None if self.is_whole else self._samples.records)
         return Run(target, self._predictor)
+
+    # autopilot
+
+    @property
+    def tuning(self) -> Tuning:
+        """What the autopilot decided, at which step, and why; empty if all settings were given."""
+        return Tuning.of_manifest(self.manifest)
+
+    @property
+    def warm_start(self) -> Ensemble:
+        """The optima at which the autopilot started the chains: a deep ensemble."""
+        try:
+            tensors = self._store.fixed("warm_start")
+        except (RunError, OSError):
+            raise RunError(
+                "The run has no warm start: its chains started where they were told to. lv.sample(posterior, data) "
+                "makes one."
+            ) from None
+        chains = sorted({int(name.partition("/")[0]) for name in tensors})
+        names = self.manifest["tensors"]
+        return WeightList(self._predictor, [{name: tensors[f"{c}/{name}"] for name in names} for c in chains])
 
     # temperature
 

@@ -224,7 +224,8 @@ class Chains(ABC):
         for name, p in zip(self.names, self.params, strict=True):
             for key, value in self.stepper.state[p].items():
                 if isinstance(value, Tensor):
-                    tensors[f"state/{name}/{key}"] = self._slice(value, index)
+                    shared = value.dim() == 0  # torch's optimizers count their steps in a scalar
+                    tensors[f"state/{name}/{key}"] = value if shared else self._slice(value, index)
                 else:
                     plain.setdefault(name, {})[key] = value
         tensors |= self.thermometer.tensors(index, self.names)
@@ -267,7 +268,9 @@ class Chains(ABC):
         for name, p in zip(self.names, self.params, strict=True):
             prefix = f"state/{name}/"
             for key in [key for key in first.tensors if key.startswith(prefix)]:
-                joined = self._joined([c.tensors[key] for c in checkpoints])
+                parts = [c.tensors[key] for c in checkpoints]
+                counts_steps = key.endswith("/step") and not isinstance(self.stepper, Sampler)
+                joined = parts[0] if counts_steps else self._joined(parts)
                 # torch's optimizers count their steps in a scalar that has to stay on the CPU
                 self.stepper.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
             self.stepper.state[p].update(first.values["state"].get(name, {}))
@@ -277,7 +280,8 @@ class Chains(ABC):
             group.update(saved)
         if self.scheduler is not None:
             self.scheduler.load_state_dict(first.values["schedule"])
-        self.thermometer.restore([c.tensors for c in checkpoints], first.values["thermometer"], self.names)
+        if "thermometer" in first.values:  # not of chains that come from another stage
+            self.thermometer.restore([c.tensors for c in checkpoints], first.values["thermometer"], self.names)
         self.batches.rewind(self.numbers[0], self.step, first.values["position"])
 
     def _pieces(self, x: Any, y: Any) -> Iterator[tuple[float, tuple[Any, Any]]]:

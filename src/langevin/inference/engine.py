@@ -32,6 +32,7 @@ from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.interrupt import Interrupt
+from langevin.inference.monitor import Monitor
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import plan, read_gradients
 from langevin.inference.settings import CheckpointInterval, RunSettings
@@ -54,7 +55,10 @@ class Engine:
     settings: RunSettings
     place: distributed.Place = distributed.ALONE
     control: ControlVariate | None = None
+    title: str = ""  # of the progress bar
+    monitor: Monitor | None = None
     _built: dict[tuple[int, ...], Chains] = field(default_factory=dict, repr=False)  # chains that wait for their turn
+    _last: tuple[Chains, list[RunningMeans]] | None = field(default=None, repr=False)  # stacked chains, as they are now
     _beginning: dict[str, Any] = field(init=False, repr=False)  # where the data are before the first step
 
     def __post_init__(self) -> None:
@@ -148,7 +152,8 @@ class Engine:
             raise RunError(f"{store.name} has no checkpoint of the chains {missing}, so they can't continue.")
         mine = {chain: at[chain] for chain in self.place.chains_of(chains)}
         groups = self.groups(mine)
-        with Interrupt() as interrupt, _progress_bar(self.settings.steps * len(groups), progress, self.place) as bar:
+        total = self.settings.steps * len(groups)
+        with Interrupt() as interrupt, _progress_bar(total, progress, self.place, self.title) as bar:
             for numbers in groups:
                 bar.update(at[numbers[0]])
                 if at[numbers[0]] == self.settings.steps:
@@ -160,6 +165,9 @@ class Engine:
         """Chains that were built already, or as their checkpoints left them."""
         if (built := self._built.pop(tuple(numbers), None)) is not None:
             return built, [RunningMeans() for _ in numbers]
+        (chains, means), self._last = self._last or (None, []), None
+        if chains is not None and chains.numbers == numbers and chains.step == store.checkpoint_steps()[numbers[0]]:
+            return chains, means
         checkpoints = store.checkpoints(numbers)
         with _reading_checkpoints(store, numbers):
             shapes = {name: spec["shape"] for name, spec in store.manifest["tensors"].items()}
@@ -170,7 +178,13 @@ class Engine:
         group = self.build(numbers, weights, last=last)
         with _reading_checkpoints(store, numbers):
             group.restore(checkpoints)
+            if self.monitor is not None:
+                self.monitor.restore({c: k.values.get("watched", []) for c, k in zip(numbers, checkpoints, strict=True)})
             return group, [RunningMeans(**checkpoint.values.get("means", {})) for checkpoint in checkpoints]
+
+    def restored(self, store: SampleStore, numbers: list[int]) -> Chains:
+        """These chains as their checkpoints left them."""
+        return self._continued(store, numbers, last=False)[0]
 
     def _advance(
         self,
@@ -214,8 +228,10 @@ class Engine:
                 if compiling_since is not None:
                     tqdm.write(f"compiled in {time.monotonic() - compiling_since:.0f} s", sys.stderr)
                     compiling_since = None
+                if self.monitor is not None and self.monitor.is_due(group.step):
+                    self.monitor.observe(group)
                 if interval.is_due(group.step):
-                    _save_checkpoint(store, group, means)
+                    self._save_checkpoint(store, group, means)
                 if callbacks:
                     info = StepInfo(
                         group.numbers,
@@ -237,7 +253,8 @@ class Engine:
                     bar.set_postfix_str(_status_line(store, group, losses, means), refresh=False)
                 if group.agree(interrupt.requested):
                     raise interrupt.exception()
-            _save_checkpoint(store, group, means)
+            self._save_checkpoint(store, group, means)
+            self._last = (group, means) if group.stacked else None  # a run that is extended need not build them again
         except (DivergenceError, RunError):
             with suppress(Exception):
                 store.flush()
@@ -247,11 +264,25 @@ class Engine:
         except BaseException:
             with suppress(Exception):
                 if complete:
-                    _save_checkpoint(store, group, means)
+                    self._save_checkpoint(store, group, means)
                 else:
                     store.flush()
             tqdm.write(f"Stopped at step {group.step} of {settings.steps}; {_where_to_resume(store)}.", sys.stderr)
             raise
+
+
+    def _save_checkpoint(self, store: SampleStore, group: Chains, means: list[RunningMeans]) -> None:
+        if not group.leads:
+            return
+        checkpoints = {}
+        for index, chain in enumerate(group.numbers):
+            watched = {} if self.monitor is None else {"watched": self.monitor.series.get(chain, [])}
+            checkpoints[chain] = group.checkpoint(index, {"means": asdict(means[index]), **watched})
+        for index, checkpoint in enumerate(checkpoints.values()):
+            for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight
+                if not all_finite(tensor):
+                    raise DivergenceError(_divergence(group, store, index, f"{name} is not finite"))
+        store.write_checkpoint(checkpoints)
 
 
 def _where_to_resume(store: SampleStore) -> str:
@@ -324,17 +355,6 @@ def _save_samples(store: SampleStore, group: Chains, means: list[RunningMeans], 
         means[index] = RunningMeans()
 
 
-def _save_checkpoint(store: SampleStore, group: Chains, means: list[RunningMeans]) -> None:
-    if not group.leads:
-        return
-    checkpoints = {chain: group.checkpoint(i, {"means": asdict(means[i])}) for i, chain in enumerate(group.numbers)}
-    for index, checkpoint in enumerate(checkpoints.values()):
-        for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight is
-            if not all_finite(tensor):
-                raise DivergenceError(_divergence(group, store, index, f"{name} is not finite"))
-    store.write_checkpoint(checkpoints)
-
-
 def _divergence(group: Chains, store: SampleStore, index: int, what: str) -> str:
     lost = group.nonfinite()
     which = f" No longer finite: {', '.join(lost[:3])}{'…' if len(lost) > 3 else ''}." if lost else ""
@@ -353,7 +373,16 @@ def _status_line(store: SampleStore, group: Chains, losses: list[float], means: 
     return f"{which}, loss {sum(losses) / len(losses):.3g}{temperature}, {store.saved()} saved{buffered}"
 
 
-def _progress_bar(total: int, progress: bool, place: distributed.Place) -> Any:
+def _progress_bar(total: int, progress: bool, place: distributed.Place, title: str = "") -> Any:
     interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
     hidden = not (progress and place.leads)
-    return tqdm(total=total, unit="step", disable=hidden, mininterval=interval, delay=1.0, dynamic_ncols=True)
+    return tqdm(
+        total=total,
+        desc=title or None,
+        leave=not title,
+        unit="step",
+        disable=hidden,
+        mininterval=interval,
+        delay=1.0,
+        dynamic_ncols=True,
+    )

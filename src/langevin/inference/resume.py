@@ -21,6 +21,7 @@ from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
+from langevin.inference.autopilot.begin import go_on, is_unfinished
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh
@@ -103,6 +104,8 @@ def resume(
         )
     if store.path is not None:
         manifests.require(store.path, manifest)
+    if is_unfinished(manifest):
+        return _by_autopilot(store, posterior, data, steps, chains, device, callbacks, progress, checkpoint_seconds)
     before = read_settings(store)
     settings = _extended(before, steps, chains)
     posterior = copy.deepcopy(posterior)
@@ -171,6 +174,36 @@ def resume(
     if predictor is not None:
         return finished_fit(store, predictor, original, data)
     return Run(store, Predictor(original.model, original.likelihood))
+
+
+def _by_autopilot(
+    store: SampleStore,
+    posterior: Posterior,
+    data: Any,
+    steps: int | None,
+    chains: int | None,
+    device: torch.device | str | None,
+    callbacks: Callbacks,
+    progress: bool,
+    checkpoint_seconds: float,
+) -> Run:
+    """Continue a run that chooses for itself."""
+    if steps is not None or chains is not None:
+        raise ValueError(
+            f"The run in {store.name} by autopilot is not complete, so it can't be extended yet: leave out steps= and "
+            f"chains= at first."
+        )
+    posterior = copy.deepcopy(posterior)
+    distributed.place_posterior(posterior, None, 1, device)
+    settings = read_settings(store)
+    batches = as_batches(data, settings.batch_size, settings.seed, device_of(posterior))
+    checks.check_same(store, posterior, posterior, batches)
+    load_tensors(posterior, store.fixed())
+    here = environment(device_of(posterior)) | {"replicas": 1, "repeatable_data": batches.exact_resume}
+    checks.warn_of_differences(store.manifest["environment"], here, batches)
+    store.manifest["resumed"].append({"at": timestamp(), "environment": here})
+    go_on(store, posterior, data, callbacks=callbacks, progress=progress, interval=CheckpointInterval(None, checkpoint_seconds))
+    return Run(store, Predictor(posterior.model, posterior.likelihood))
 
 
 def _store_of(run: str | Path | Run | Fit) -> SampleStore:

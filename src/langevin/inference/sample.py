@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from langevin.core.batches import Batches, as_batches
 from langevin.core.posterior import Posterior
@@ -19,6 +21,7 @@ from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
+from langevin.inference.autopilot.begin import begin, make_plan
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh, Place
@@ -26,10 +29,12 @@ from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
 from langevin.inference.probe import can_probe
-from langevin.inference.resume import read_settings, resume
+from langevin.inference.resume import read_settings
+from langevin.inference.resume import resume as resume_run
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
 from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
+from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 
@@ -37,14 +42,15 @@ from langevin.storage.directory import DirectoryStore
 def sample(
     posterior: Posterior,
     data: Any,
-    sampler: SamplerLike,
+    sampler: SamplerLike | None = None,
     *,
-    steps: int,
+    steps: int | None = None,
+    budget: str | float | None = None,
     batch_size: int | None = None,
     burn_in: int | None = None,
     thin: int | None = None,
     schedule: SchedulerFactory | None = None,
-    chains: int = 1,
+    chains: int | None = None,
     seed: int = 0,
     init: Init = None,
     control_variate: Mapping[str, Tensor] | Literal["map"] | None = None,
@@ -69,18 +75,25 @@ def sample(
 ) -> Run:
     """Draw samples of the posterior. The posterior's own model is left as it is.
 
+    `lv.sample(posterior, data)` chooses, adapts and stops by itself (docs/autopilot.md): a warm start for every chain,
+    a sampler, its rate, the length of burn-in and of the run. `run.tuning` says what was decided and why. With a
+    sampler, its lr and `steps` everything is as given.
+
     Args:
         posterior: what to sample.
         data: the training data: tensors (x, y), a map-style data set, or a DataLoader.
         sampler: a sampler class or its name, with its options beside it: `lv.sample(posterior, data, lv.SGLD, lr=1e-2,
-            steps=1000)`. N, seed and chain are filled in. A `partial` works too.
-        steps: steps of each chain in all, burn-in included.
+            steps=1000)`. N, seed and chain are filled in. A `partial` works too. Without it, or without its lr, the
+            autopilot chooses.
+        steps: steps of each chain in all, burn-in included; by default until there are enough samples.
+        budget: how much the autopilot may spend after the warm start: a time ("10 min", "90 s"), or a multiple of the
+            example-gradients of the warm start ("5x"); by default at most "20x".
         batch_size: examples per step (128); with a DataLoader it is the loader's.
         burn_in: steps before the first sample (a quarter of all); adaptive samplers are frozen at its end.
         thin: steps from one sample to the next; by default the cycle of a cyclical schedule, else such that a chain
             saves about a hundred.
         schedule: a function from a sampler to a torch scheduler, or `lv.cyclical(length)`.
-        chains: independent chains.
+        chains: independent chains: 1, or as many as the autopilot finds fit.
         seed: random seed; what is drawn is a function of it, the chain and the step.
         init: where chains start: a state dict such as `lv.find_map(…)` returns, the last samples of another run, a
             function from a chain's number to a state dict, or "model", the model's weights. By default the first chain
@@ -117,6 +130,35 @@ def sample(
     if resume not in (None, "auto"):
         raise ValueError(f'resume={resume!r}: write resume="auto", or leave it out.')
     checks.check_posterior(posterior)
+    if sampler is None or steps is None or _lacks_rate(sampler, options):
+        refused = {"burn_in": burn_in, "thin": thin, "schedule": schedule, "control_variate": control_variate}
+        refused |= {"mesh": mesh, "autocast": autocast, "freeze": None if freeze else False}
+        return _by_autopilot(
+            posterior,
+            data,
+            sampler,
+            options,
+            refused | {"grad_accumulation_steps": None if grad_accumulation_steps == 1 else grad_accumulation_steps},
+            steps=steps,
+            budget=budget,
+            batch_size=batch_size,
+            chains=chains,
+            seed=seed,
+            init=init,
+            device=device,
+            out=out,
+            mode=mode,
+            callbacks=callbacks,
+            progress=progress,
+            interval=CheckpointInterval(checkpoint_steps, checkpoint_seconds),
+            sample_dtype=sample_dtype,
+            keep_last=keep_last,
+            tags=tags,
+            resume=resume,
+        )
+    if budget is not None:
+        raise ValueError("budget is for the autopilot: leave out steps, lv.sample(posterior, data, budget='10 min').")
+    chains = 1 if chains is None else chains
     make_sampler = sampler_factory(sampler, options)
     posterior = copy.deepcopy(posterior)
     place = distributed.place_posterior(posterior, mesh, chains, device)
@@ -178,6 +220,67 @@ def sample(
     if not place.alone:
         place.wait_for_all()
         store.refresh()
+    return Run(store, Predictor(posterior.model, posterior.likelihood))
+
+
+def _lacks_rate(sampler: SamplerLike, options: Mapping[str, Any]) -> bool:
+    """Whether lr is left to the autopilot: it is not given, and the sampler does not adapt it by itself."""
+    kind = SAMPLERS.named(sampler) if isinstance(sampler, str) else sampler
+    if not (isinstance(kind, type) and issubclass(kind, Sampler)):
+        return False
+    return "lr" not in options and inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
+
+
+def _by_autopilot(
+    posterior: Posterior,
+    data: Any,
+    sampler: SamplerLike | None,
+    options: Mapping[str, Any],
+    refused: Mapping[str, Any],
+    *,
+    steps: int | None,
+    budget: str | float | None,
+    batch_size: int | None,
+    chains: int | None,
+    seed: int,
+    init: Init,
+    device: torch.device | str | None,
+    out: str | Path | None,
+    mode: str,
+    resume: str | None,
+    **others: Any,
+) -> Run:
+    """Everything that was not given is chosen."""
+    if given := [name for name, value in refused.items() if value is not None]:
+        raise ValueError(
+            f"{given[0]} belongs to a run whose sampler, lr and steps are given: lv.sample(posterior, data, lv.SGHMC, "
+            f"lr=1e-3, steps=10_000, {given[0]}=…). Without them, leave it to the autopilot."
+        )
+    posterior = copy.deepcopy(posterior)
+    place = distributed.place_posterior(posterior, None, chains or 1, device)
+    if not place.alone:
+        raise ValueError("The autopilot runs in one process; give sampler, lr and steps to torchrun.")
+    if resume == "auto" and out is not None and manifests.exists(Path(out)):
+        found = resume_run(out, posterior, data, callbacks=others["callbacks"], progress=others["progress"])
+        assert isinstance(found, Run)
+        return found
+    load_fixed(init, posterior)
+    size = None if isinstance(data, DataLoader) else batch_size
+    batches = as_batches(data, size, seed, device_of(posterior))
+    checks.check_num_data(posterior, batches)
+    plan = make_plan(
+        posterior,
+        batches,
+        sampler,
+        options,
+        chains=chains,
+        seed=seed,
+        mode=mode,
+        batch_size=batch_size,
+        budget=budget,
+        steps=steps,
+    )
+    store = begin(posterior, data, plan, out=out, init=init, **others)
     return Run(store, Predictor(posterior.model, posterior.likelihood))
 
 
@@ -244,6 +347,6 @@ def _repeated(
             f"out={str(path) + '-2'!r}."
         )
     steps, chains = max(settings.steps, saved.steps), max(settings.chains, saved.chains)
-    run = resume(path, posterior, data, steps=steps, chains=chains, **options)
+    run = resume_run(path, posterior, data, steps=steps, chains=chains, **options)
     assert isinstance(run, Run)
     return run

@@ -12,7 +12,7 @@ class RunSettings:
 
     steps: int
     burn_in: int
-    thin: int
+    thin: int  # 0, of an optimum only: no sample is saved
     phase: int  # samples are taken when `thin` divides step − phase: the end of burn-in, or 0 for the ends of cycles
     chains: int
     seed: int
@@ -27,7 +27,7 @@ class RunSettings:
     probe_size: int = 0  # examples of each
 
     def __post_init__(self) -> None:
-        smallest = {"steps": 1, "burn_in": 0, "thin": 1, "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
+        smallest = {"steps": 1, "burn_in": 0, "thin": int(self.measure_temperature), "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
         for name, least in smallest.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
@@ -37,7 +37,7 @@ class RunSettings:
                 f"burn_in={self.burn_in} leaves nothing of steps={self.steps}; steps counts all, burn-in included. "
                 f"Write steps={self.burn_in + self.steps}."
             )
-        if self.samples_per_chain() == 0:
+        if self.thin > 0 and self.samples_per_chain() == 0:
             left = self.steps - self.burn_in
             raise ValueError(
                 f"No sample would be saved: only {left} steps follow the burn-in. Write thin={left} or less."
@@ -45,10 +45,12 @@ class RunSettings:
 
     def saves(self, step: int) -> bool:
         """Whether the weights after that many steps are a sample."""
-        return step > self.burn_in and (step - self.phase) % self.thin == 0
+        return self.thin > 0 and step > self.burn_in and (step - self.phase) % self.thin == 0
 
     def samples_per_chain(self) -> int:
         """How many samples each chain will have."""
+        if self.thin == 0:
+            return 0
         return (self.steps - self.phase) // self.thin - (self.burn_in - self.phase) // self.thin
 
     def averages(self, step: int) -> bool:
@@ -57,7 +59,7 @@ class RunSettings:
 
     def measures_temperature(self, step: int) -> bool:
         """Whether the virial temperature is measured at this step; it costs a pass over the weights."""
-        return self.measure_temperature and step >= self.burn_in and step % min(10, self.thin) == 0
+        return self.measure_temperature and step >= self.burn_in and step % min(10, self.thin or 10) == 0
 
     def probes(self, step: int) -> bool:
         """Whether the gradient temperature is measured at this step; it costs several gradients."""

@@ -59,6 +59,11 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
     return current
 
 
+def fresh_weights(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iterator[dict[str, Tensor]]:
+    """Fresh initializations for these chains; none if a layer can't be initialized again."""
+    return iter(()) if _without_reset(posterior) else _initialized(posterior, seed, chains)
+
+
 def remark_on_starts(init: Init, posterior: Posterior, chains: int) -> str:
     """Where the chains start, in a sentence; empty if there is nothing to tell."""
     if chains == 1 or init is not None:

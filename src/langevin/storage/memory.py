@@ -125,8 +125,8 @@ def copy_store(source: SampleStore, target: SampleStore, some: Sequence[Record] 
     """
     with target.writing():
         target.write_fixed(source.fixed())
-        for name in ("statistics", "control_variate"):
-            with suppress(RunError):  # only fits of models with BatchNorm, or runs with a control variate, have them
+        for name in ("statistics", "control_variate", "warm_start"):
+            with suppress(RunError):  # only some runs and fits have them
                 target.write_fixed(source.fixed(name), name)
         for record in source.records() if some is None else some:
             target.add(record.chain, record.step, source.read(record), record.stats)

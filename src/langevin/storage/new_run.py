@@ -13,8 +13,8 @@ from langevin.storage import files
 from langevin.storage import manifest as manifests
 from langevin.storage.folders import Folder, listed
 
-_TENSORS = {"fixed.safetensors", "statistics.safetensors", "control_variate.safetensors"}
-_OURS = {"samples", "checkpoints", "writers", "lock", "tensorboard", *_TENSORS}
+_TENSORS = {f"{name}.safetensors" for name in ("fixed", "statistics", "control_variate", "warm_start", "best")}
+_OURS = {"samples", "checkpoints", "writers", "lock", "tensorboard", "stages", *_TENSORS}
 
 
 def check_directory(path: Path) -> None:

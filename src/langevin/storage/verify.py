@@ -45,6 +45,8 @@ def verify(path: str | Path) -> Report:
     fixed = [store.path / "fixed.safetensors", *_statistics(store)]
     if store.manifest.get("control_variate"):
         fixed.append(store.path / "control_variate.safetensors")
+    if any(entry.get("stage") == "warm start" for entry in store.manifest.get("tuning", [])):
+        fixed.append(store.path / "warm_start.safetensors")
     others = [*fixed, *checkpoint_files.files_of(store.path)]
     problems += [f"{file}: {why}" for file in others if (why := _wrong(file))]
     problems += [f"{file}: it is from another run" for file in fixed if _is_foreign(file, store)]

@@ -1,0 +1,281 @@
+"""`lv.sample(posterior, data)`: warm start, burn-in, sampling, one after another, each from where it was left."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from langevin.core import random
+from langevin.core.batches import Batches, as_batches
+from langevin.core.posterior import Posterior
+from langevin.core.random import Stream
+from langevin.ensembles.tuning import Decision, Tuning
+from langevin.inference.autopilot import stages
+from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in
+from langevin.inference.autopilot.data_parts import DataParts
+from langevin.inference.autopilot.evaluate import Evaluation
+from langevin.inference.autopilot.plan import Plan
+from langevin.inference.autopilot.stages import StageStores
+from langevin.inference.autopilot.stopping import FEWEST, GROWTH, Look, Watch
+from langevin.inference.autopilot.warm_start import WarmStart, default_batch_size, run_warm_start
+from langevin.inference.callbacks import Callbacks
+from langevin.inference.engine import Engine
+from langevin.inference.manifest import device_of
+from langevin.inference.starts import Init, starting_points
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.steppers import sampler_factory, write_recipe
+from langevin.samplers import SAMPLERS
+from langevin.storage.base import SampleStore
+
+_FIRST_LEG = 1000  # steps of burn-in, at most
+_BURN_IN_SHARE = 0.5  # of the steps, at most
+_SAMPLES = 250  # of each chain, at most
+_PROBES = 0.02  # share of the gradients for the gradient thermometer
+
+
+@dataclass
+class Autopilot:
+    """A posterior, its data, a plan, and the store of the run to be."""
+
+    posterior: Posterior
+    data: Any
+    plan: Plan
+    store: SampleStore
+    callbacks: Callbacks
+    progress: bool
+    interval: CheckpointInterval
+    init: Init = None  # instead of a warm start
+
+    def __post_init__(self) -> None:
+        self._stores = StageStores(self.store.path)
+        self._gradients = SAMPLERS.named(self.plan.sampler).gradients_per_step
+        size = None if isinstance(self.data, torch.utils.data.DataLoader) else 1
+        everything = as_batches(self.data, size, self.plan.seed, device_of(self.posterior))
+        self._parts = DataParts.of(self.data, everything, self.plan.seed)
+
+    def run(self) -> None:
+        """All stages, from where they were left."""
+        if self.store.manifest["autopilot"]["stage"] != "sampling":
+            warm = self._warm_start()
+            self._begin_sampling(self._burn_in(warm), warm)
+        self._sample()
+
+    def decide_plan(self) -> None:
+        """Say what was planned."""
+        self._decide("plan", 0, f"{self.plan.sampler}, {self.plan.chains} chains", self.plan.why)
+
+    # stages
+
+    def _warm_start(self) -> WarmStart:
+        warm = run_warm_start(
+            self.posterior,
+            self._parts,
+            self.plan.chains,
+            seed=self._seed(1),
+            mode=self.plan.mode,
+            batch_size=self.plan.batch_size,
+            stores=self._stores,
+            interval=self.interval,
+            progress=self.progress,
+        )
+        if self._stage("warm start"):
+            named = {f"{c}/{name}": t for c, each in enumerate(warm.weights) for name, t in each.items()}
+            self.store.write_fixed(named, "warm_start")
+            self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
+        return warm
+
+    def _burn_in(self, warm: WarmStart) -> BurnIn:
+        engine = self._engine(self._seed(2))
+        total = self._affordable(warm, engine)
+        most = max(2, int(_BURN_IN_SHARE * total))
+        first = max(1, min(_FIRST_LEG, most // 2))
+        if self.plan.sampler == "MCLMC":
+            engine.make_stepper = partial(engine.make_stepper, adapt_steps=first)
+        engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
+        burnt = run_burn_in(
+            engine,
+            self.posterior,
+            Evaluation(self.posterior, self._parts.watched),
+            dict(enumerate(warm.weights)),
+            name="burn-in",
+            first=first,
+            most=most,
+            stores=self._stores,
+            interval=self.interval,
+            progress=self.progress,
+        )
+        if self._stage("burn-in"):
+            decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
+            self._decide("burn-in", burnt.steps, decided, burnt.found)
+        return burnt
+
+    def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
+        """Chains as burn-in left them, in the store of the run."""
+        chains = self.plan.chains
+        engine = self._engine(self.plan.seed)
+        total = max(self._affordable(warm, engine) - burnt.steps, FEWEST)
+        if self.plan.steps is not None:
+            total = self.plan.steps
+        thin = max(1, total // _SAMPLES)
+        burn_in_store = self._stores.find("burn-in")
+        assert burn_in_store is not None
+        known = burn_in_store.manifest["settings"]
+        settings = replace(
+            engine.settings,
+            steps=min(FEWEST, _SAMPLES) * thin,
+            thin=thin,
+            mode=known["mode"],
+            compile=known["compile"],
+            measure_temperature=True,
+        )
+        engine.settings = settings
+        engine.plan_probes(_PROBES)
+        started = {chain: stages.handed_over(checkpoint) for chain, checkpoint in burnt.checkpoints.items()}
+        self.store.drop_checkpoints(range(chains))
+        for group in engine.groups(dict.fromkeys(range(chains), 0)):
+            self.store.write_checkpoint({chain: started[chain] for chain in group})
+        manifest = self.store.manifest
+        manifest["settings"] = asdict(engine.settings)
+        manifest["sampler"] = write_recipe(engine.make_stepper)
+        manifest["autopilot"] |= {"stage": "sampling", "most": total, "looks": []}
+        self.store.write_manifest()
+        self._decide("sampling", 0, f"every {thin} steps a sample, at most {total // thin} a chain", "")
+
+    def _sample(self) -> None:
+        """Legs until what was asked for is met twice in succession."""
+        manifest = self.store.manifest
+        engine = self._engine(self.plan.seed)
+        engine.settings = RunSettings(**manifest["settings"])
+        thin, most = engine.settings.thin, manifest["autopilot"]["most"]
+        looks = manifest["autopilot"]["looks"]
+        watch = Watch(Evaluation(self.posterior, self._parts.watched))
+        lengths = _lengths(most // thin)
+        for leg in range(len(looks), len(lengths)):
+            if self.plan.steps is None and len(looks) >= 2 and all(look["enough"] for look in looks[-2:]):
+                break
+            stages.advance(
+                engine,
+                self.store,
+                lengths[leg] * thin,
+                title="sampling",
+                callbacks=self.callbacks,
+                progress=self.progress,
+                interval=self.interval,
+            )
+            look = watch.look(self.store)
+            looks.append({**look._asdict(), "enough": look.enough})
+            self.store.write_manifest()
+            self._say_progress(look, lengths[leg], lengths[-1])
+        if manifest["autopilot"]["stage"] != "done":
+            last = looks[-1]
+            found = Look(**{name: last[name] for name in Look._fields})
+            enough = len(looks) >= 2 and all(look["enough"] for look in looks[-2:])
+            decided = "enough" if enough else "the budget is spent"
+            self._decide("sampling", engine.settings.steps, f"stop: {decided}", str(found))
+            manifest["autopilot"]["stage"] = "done"
+            self.store.write_manifest()
+
+    # parts of them
+
+    def _engine(self, seed: int) -> Engine:
+        """For sampling; with the seed of a stage."""
+        batches = self._batches(seed)
+        make = sampler_factory(self.plan.sampler, self.plan.options | self._rate())
+        settings = RunSettings(
+            steps=1,
+            burn_in=0,
+            thin=0,
+            phase=0,
+            chains=self.plan.chains,
+            seed=seed,
+            batch_size="full" if self.plan.full_batch else self.plan.batch_size,  # type: ignore[arg-type]
+            mode="sequential",
+            freeze=True,
+            grad_accumulation_steps=1,
+            autocast=None,
+            measure_temperature=False,
+        )
+        return Engine(copy.deepcopy(self.posterior), batches, make, None, settings)
+
+    def _rate(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.store.manifest["autopilot"].get("rate", {})
+        return found
+
+    def _batches(self, seed: int) -> Batches:
+        size: Any = "full" if self.plan.full_batch else self.plan.batch_size
+        return as_batches(self.data, size, seed, device_of(self.posterior))
+
+    def _affordable(self, warm: WarmStart, engine: Engine) -> int:
+        """Steps after the warm start; a time is turned into steps once."""
+        manifest = self.store.manifest
+        if "steps" in manifest["autopilot"]:
+            return int(manifest["autopilot"]["steps"])
+        if self.plan.seconds is not None:
+            steps = max(2 * FEWEST, int(self.plan.seconds / self._seconds_per_step(engine, warm)))
+        else:
+            size = self.posterior.num_data if self.plan.full_batch else engine.batches.batch_size  # type: ignore[attr-defined]
+            steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
+        manifest["autopilot"]["steps"] = steps
+        self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self._budget())
+        return steps
+
+    def _budget(self) -> str:
+        if self.plan.seconds is not None:
+            return f"{self.plan.seconds:.0f} s"
+        return f"{self.plan.times or 20:g} times the warm start's gradients, or what is cheap"
+
+    def _seconds_per_step(self, engine: Engine, warm: WarmStart) -> float:
+        starts: list[Mapping[str, Tensor]] = list(warm.weights)
+        engine.choose_mode(self.plan.mode, starts, False)
+        groups = engine.groups(dict.fromkeys(range(self.plan.chains), 0))
+        chains = engine.build(groups[0], [starts[c] for c in groups[0]])
+        taken = []
+        for _ in range(12):
+            began = time.perf_counter()
+            chains.backward()
+            chains.advance()
+            taken.append(time.perf_counter() - began)
+        return sorted(taken[2:])[5] * len(groups)
+
+    def _seed(self, stage: int) -> int:
+        """Of a stage before the last: other random numbers than those of the run."""
+        return random.integer(seed=self.plan.seed, chain=0, step=stage, stream=Stream.SPLIT)
+
+    # words
+
+    def _stage(self, name: str) -> bool:
+        """Note that a stage is complete; False if that was noted before."""
+        passed = self.store.manifest["autopilot"].setdefault("passed", [])
+        if name in passed:
+            return False
+        passed.append(name)
+        return True
+
+    def _decide(self, stage: str, step: int, decided: str, why: str) -> None:
+        decision = Decision(stage, step, decided, why)
+        self.store.manifest["tuning"] = [*self.store.manifest.get("tuning", []), asdict(decision)]
+        self.store.write_manifest()
+        if self.progress:
+            tqdm.write(str(decision), sys.stderr)
+
+    def _say_progress(self, look: Look, samples: int, most: int) -> None:
+        if self.progress:
+            tqdm.write(f"  {samples} of at most {most} samples a chain: {look}", sys.stderr)
+
+
+def _lengths(most: int) -> list[int]:
+    """Samples of each chain at which to look."""
+    lengths = [min(FEWEST, most)]
+    while lengths[-1] < most:
+        grown = max(lengths[-1] + 1, round(GROWTH * lengths[-1]))
+        lengths.append(most if grown > most / GROWTH**0.5 else grown)
+    return lengths

@@ -1,0 +1,164 @@
+"""Begin a run by autopilot, or continue one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from langevin.core.batches import Batches, as_batches
+from langevin.core.posterior import Posterior, refuse_incompatible_layers
+from langevin.inference import checks
+from langevin.inference.autopilot.autopilot import Autopilot
+from langevin.inference.autopilot.plan import Budget, Plan, choose_regime, default_chains
+from langevin.inference.callbacks import Callbacks
+from langevin.inference.engine import Engine
+from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.starts import Init
+from langevin.inference.steppers import SamplerLike, sampler_factory
+from langevin.samplers import SAMPLERS, Sampler
+from langevin.storage.base import SampleStore
+from langevin.storage.directory import DirectoryStore
+from langevin.storage.memory import MemoryStore
+
+
+def make_plan(
+    posterior: Posterior,
+    batches: Batches,
+    sampler: SamplerLike | None,
+    options: Mapping[str, Any],
+    *,
+    chains: int | None,
+    seed: int,
+    mode: str,
+    batch_size: int | None,
+    budget: str | float | None,
+    steps: int | None,
+) -> Plan:
+    """What can be decided before the first step."""
+    spend = Budget.parse(budget)
+    full, each, why = choose_regime(posterior, batches)
+    kind = _kind(sampler) if sampler is not None else None
+    if kind is not None:
+        full = kind.full_batch
+        why = f"{'full batches' if full else 'mini-batches'}, as {kind.__name__} takes them"
+    elif batch_size is not None:
+        full, why = False, "mini-batches, since batch_size is given"
+    name = kind.__name__ if kind is not None else "MCLMC" if full else "SGHMC"
+    options = dict(options)
+    return Plan(
+        sampler=name,
+        options=options,
+        full_batch=full,
+        chains=default_chains(full) if chains is None else chains,
+        seed=seed,
+        mode=mode,
+        batch_size=batch_size,
+        temperature=options.get("temperature", 1.0),
+        seconds=spend.seconds,
+        times=spend.times,
+        steps=steps,
+        multiply_adds=each,
+        why=why,
+    )
+
+
+def begin(
+    posterior: Posterior,
+    data: Any,
+    plan: Plan,
+    *,
+    out: str | Path | None,
+    callbacks: Callbacks,
+    progress: bool,
+    interval: CheckpointInterval,
+    sample_dtype: torch.dtype | None,
+    keep_last: int | None,
+    tags: Mapping[str, Any] | None,
+    init: Init = None,
+) -> SampleStore:
+    """A new run, from the first stage to the last."""
+    refuse_incompatible_layers(posterior)
+    size: Any = "full" if plan.full_batch else plan.batch_size
+    batches = as_batches(data, size, plan.seed, device_of(posterior))
+    checks.check_data(posterior, batches, plan.seed)
+    _remark_on_inputs(posterior, batches)
+    settings = RunSettings(
+        steps=1,
+        burn_in=0,
+        thin=1,
+        phase=0,
+        chains=plan.chains,
+        seed=plan.seed,
+        batch_size=size,
+        mode="sequential",
+        freeze=True,
+        grad_accumulation_steps=1,
+        autocast=None,
+    )
+    make = sampler_factory(plan.sampler, plan.options)
+    engine = Engine(posterior, batches, make, None, settings)
+    manifest = make_manifest(
+        engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
+    )
+    manifest |= {"autopilot": {"plan": plan.entries(), "stage": "warm start"}, "tuning": []}
+    store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
+    with store.writing(), checks.preserve_rng_state():
+        store.write_fixed(posterior.fixed_tensors())
+        store.write_manifest()
+        pilot = Autopilot(posterior, data, plan, store, callbacks, progress, interval, init)
+        pilot.decide_plan()
+        pilot.run()
+    return store
+
+
+def go_on(
+    store: SampleStore,
+    posterior: Posterior,
+    data: Any,
+    *,
+    callbacks: Callbacks,
+    progress: bool,
+    interval: CheckpointInterval,
+) -> None:
+    """Continue a run from the stage in which it was left."""
+    plan = Plan.of_manifest(store.manifest["autopilot"]["plan"])
+    with store.writing(), checks.preserve_rng_state():
+        Autopilot(posterior, data, plan, store, callbacks, progress, interval).run()
+
+
+def is_unfinished(manifest: Mapping[str, Any]) -> bool:
+    """Whether a run by autopilot has stages before it."""
+    found = manifest.get("autopilot")
+    return isinstance(found, dict) and found.get("stage") != "done"
+
+
+def _kind(sampler: SamplerLike) -> type[Sampler]:
+    kind = SAMPLERS.named(sampler) if isinstance(sampler, str) else sampler
+    if isinstance(kind, type) and issubclass(kind, Sampler):
+        return kind
+    raise ValueError(
+        f"Without lr the autopilot adapts a sampler of the library, lv.sample(posterior, data, lv.ATMC); given "
+        f"{sampler!r}. Give lr and steps to sample with your own."
+    )
+
+
+def _remark_on_inputs(posterior: Posterior, batches: Batches) -> None:
+    """Say that inputs are not standardized."""
+    import warnings
+
+    x, _ = batches.fetch(0, 0)
+    if not (isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() == 2 and len(x) > 1):
+        return
+    mean, spread = x.double().mean(0).abs(), x.double().std(0)
+    worst = float(torch.maximum(mean, spread).max())
+    if math.isfinite(worst) and worst > 10:
+        warnings.warn(
+            f"The inputs are not standardized (a column has mean or standard deviation {worst:.3g}): networks learn "
+            f"and mix badly then. Subtract the mean of each column and divide by its standard deviation.",
+            stacklevel=4,
+        )

@@ -1,0 +1,125 @@
+"""What the autopilot knows before the first step: the sampler, full batches or mini-batches, chains, budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from langevin.core.batches import Batches, LoaderBatches, batch_size_of, call
+from langevin.core.posterior import Posterior
+from langevin.errors import RunError
+
+_FULL_BATCH = 1e8  # multiply-adds of a forward pass over all data, up to which batches are full
+_CHAINS = {True: 10, False: 4}  # with full batches, and with mini-batches
+_CHEAP = 2e11  # multiply-adds of all chains that are spent in any case
+_CHEAP_STEPS = 6000  # at most
+TIMES_WARM_START = 20.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be spent after the warm start: seconds, or a multiple of the warm start's example-gradients."""
+
+    seconds: float | None = None
+    times: float | None = None
+
+    @classmethod
+    def parse(cls, given: str | float | None) -> Budget:
+        """From "10 min", "90 s", "2 h", "2x" (times the warm start), or a number of seconds.
+
+        >>> Budget.parse("10 min"), Budget.parse("2x")
+        (Budget(seconds=600.0, times=None), Budget(seconds=None, times=2.0))
+        """
+        if given is None:
+            return cls()
+        text = f"{given} s" if isinstance(given, int | float) and not isinstance(given, bool) else given
+        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|sec|seconds?|min|minutes?|h|hours?|x)\s*", str(text))
+        try:
+            value = float(match.group(1)) if match else math.nan
+        except ValueError:
+            value = math.nan
+        if match is None or not 0 < value < math.inf:
+            raise ValueError(
+                f'budget={given!r}: write a time, "10 min", "90 s", "2 h", or a multiple of what the warm start takes, '
+                f'"5x".'
+            )
+        unit = match.group(2)
+        if unit == "x":
+            return cls(times=value)
+        return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was planned; JSON-serializable, for the manifest."""
+
+    sampler: str
+    options: dict[str, Any]
+    full_batch: bool
+    chains: int
+    seed: int
+    mode: str
+    batch_size: int | None  # of mini-batches
+    temperature: float | str
+    seconds: float | None
+    times: float | None
+    steps: int | None  # of each chain, if given
+    multiply_adds: float  # of one example
+    why: str
+
+    def entries(self) -> dict[str, Any]:
+        """For a manifest."""
+        return asdict(self)
+
+    @classmethod
+    def of_manifest(cls, entries: Mapping[str, Any]) -> Plan:
+        """As a manifest has it, which may have been written by anyone."""
+        try:
+            return cls(**{name: entries[name] for name in cls.__dataclass_fields__})
+        except KeyError as error:
+            raise RunError(f"The manifest's plan of the autopilot lacks {error}.") from None
+
+    def affordable_steps(self, warm_gradients: int, num_data: int, per_step: int) -> int:
+        """Steps of each chain after the warm start, burn-in included, by count; `per_step` in example-gradients."""
+        times = self.times or TIMES_WARM_START
+        most = int(times * warm_gradients / per_step)
+        if self.times is None:  # of a small network even thousands of steps are little
+            cheap = _CHEAP / max(3 * self.multiply_adds * per_step * self.chains, 1.0)
+            most = max(most, min(int(cheap), _CHEAP_STEPS))
+        return max(most, 1)
+
+
+def choose_regime(posterior: Posterior, batches: Batches) -> tuple[bool, float, str]:
+    """Whether batches are full, the multiply-adds of one example, and why."""
+    each = multiply_adds(posterior, batches)
+    if isinstance(batches, LoaderBatches):
+        return False, each, "mini-batches, since a DataLoader can't be indexed"
+    total = each * (batches.num_data or 1)
+    if total <= _FULL_BATCH:
+        return True, each, f"full batches: a forward pass over all data takes {total:.1g} multiply-adds"
+    return False, each, f"mini-batches: a forward pass over all data takes {total:.1g} multiply-adds"
+
+
+def default_chains(full_batch: bool) -> int:
+    """How many chains there are, unless the user says."""
+    return _CHAINS[full_batch]
+
+
+@torch.no_grad()
+def multiply_adds(posterior: Posterior, batches: Batches) -> float:
+    """Of the forward pass of one example, counted in matrix products and convolutions."""
+    beginning = batches.position()
+    x, y = batches.fetch(0, 0)
+    batches.rewind(0, 0, beginning)
+    device = next(posterior.parameters()).device
+    x = tree_map(lambda t: t.to(device), x)
+    with FlopCounterMode(display=False) as counter:
+        call(posterior.model, x)
+    return max(counter.get_total_flops() / 2 / batch_size_of(y), 1.0)

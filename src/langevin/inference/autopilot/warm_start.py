@@ -1,0 +1,240 @@
+"""The warm start: every chain at an optimum of its own.
+
+Chains start at fresh initializations, or at the given weights if these are better than fresh ones: then the model is
+pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
+the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
+older than a third of the steps; a second phase at a fifth of the rate refines it. Together the best weights are a deep
+ensemble, which the run keeps.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from langevin.core.batches import Batches, as_batches, batch_size_of
+from langevin.core.posterior import Posterior
+from langevin.inference.autopilot import stages
+from langevin.inference.autopilot.data_parts import DataParts
+from langevin.inference.autopilot.evaluate import Evaluation, stack
+from langevin.inference.autopilot.stages import StageStores
+from langevin.inference.engine import Engine
+from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.starts import fresh_weights, starting_weights
+from langevin.inference.steppers import OptimizerFactory
+from langevin.storage.base import SampleStore
+
+Weights = Mapping[str, Tensor]
+
+_LR = 5e-3
+_SLOWER = 5  # the rate of the second phase is so many times smaller
+_PRETRAINED = 10  # and that of given weights
+_GROWTH = 1.1  # of the steps from one look at the held-out part to the next
+_LEG = 100  # steps at least
+_PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
+_STEPS, _EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
+_FRESH = 5  # initializations that given weights are compared with
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The best weights of each chain, what they cost, and what was found."""
+
+    weights: list[dict[str, Tensor]]
+    losses: list[float]  # of the held-out part, or of the watched one, if none is
+    example_gradients: int  # of each chain
+    steps: int
+    found: str
+    pretrained: bool
+
+
+def default_batch_size(num_data: int) -> int:
+    """A fiftieth of the data, from 32 to 128."""
+    return min(max(32, num_data // 50), 128, num_data)
+
+
+def run_warm_start(
+    posterior: Posterior,
+    parts: DataParts,
+    chains: int,
+    *,
+    seed: int,
+    mode: str,
+    batch_size: int | None,
+    stores: StageStores,
+    interval: CheckpointInterval,
+    progress: bool,
+) -> WarmStart:
+    """Both phases; a phase that has begun goes on."""
+    objective = copy.deepcopy(posterior)
+    objective.num_data = parts.num_training
+    judged = Evaluation(posterior, parts.watched if parts.held_out is None else parts.held_out)
+    starts, pretrained = _starts(posterior, judged, chains, seed)
+    loader = batch_size is None and not _can_be_indexed(parts)
+    size = None if loader else min(batch_size or default_batch_size(parts.num_training), parts.num_training)
+    batches = as_batches(parts.training, size, seed, device_of(posterior))
+    per_step = size or batch_size_of(batches.fetch(0, 0)[1])
+    lr = _LR / _PRETRAINED if pretrained else _LR
+    epochs = math.ceil(_EPOCHS * parts.num_training / per_step)
+    train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
+    train = partial(train, interval=interval, progress=progress)
+    first = train("warm-start", starts, lr, most=max(_STEPS, epochs))
+    second = train("warm-start-slower", first.weights, lr / _SLOWER, most=max(_LEG, first.longest // 2), fixed=True)
+    steps = first.steps + second.steps
+    where = "of the watched examples" if parts.held_out is None else "of the held-out part"
+    mean, before = (sum(losses) / chains for losses in (second.losses, judged_losses(judged, starts)))
+    return WarmStart(
+        weights=second.weights,
+        losses=second.losses,
+        example_gradients=steps * per_step,
+        steps=steps,
+        found=f"mean loss {where} {before:.3g} → {mean:.3g}, AdamW, {steps} steps of {per_step} examples, "
+        + ("from the given weights" if pretrained else "from fresh initializations"),
+        pretrained=pretrained,
+    )
+
+
+def judged_losses(judged: Evaluation, weights: list[Weights]) -> list[float]:
+    """The mean negative log-likelihood of each set of weights."""
+    losses = []
+    for each in weights:
+        _, log_probs = judged(stack([each]))
+        losses.append(-float(log_probs.double().mean()))
+    return losses
+
+
+def _starts(posterior: Posterior, judged: Evaluation, chains: int, seed: int) -> tuple[list[Weights], bool]:
+    """Fresh weights for each chain, or the given ones for all, and whether these are better than fresh ones can be."""
+    given = starting_weights("model", 0, posterior)
+    fresh: list[Weights] = list(fresh_weights(posterior, seed, range(max(chains, _FRESH))))
+    if not fresh:  # a layer can't be initialized again
+        return [given] * chains, True
+    losses = torch.tensor(judged_losses(judged, fresh))
+    finite = losses[losses.isfinite()]
+    spread = float(finite.std()) if len(finite) > 1 else 0.0
+    own = judged_losses(judged, [given])[0]
+    if len(finite) and own < float(finite.min()) - 3 * max(spread, 0.01 * abs(float(finite.min()))):
+        return [given] * chains, True
+    return fresh[:chains], False
+
+
+@dataclass
+class _Phase:
+    weights: list[dict[str, Tensor]]
+    losses: list[float]
+    steps: int  # that were taken
+    longest: int  # step of the best of the chain that needed most
+
+
+def _train(
+    objective: Posterior,
+    batches: Batches,
+    judged: Evaluation,
+    chains: int,
+    name: str,
+    starts: list[Weights],
+    lr: float,
+    *,
+    most: int,
+    fixed: bool = False,
+    seed: int,
+    mode: str,
+    batch_size: int | None,
+    stores: StageStores,
+    interval: CheckpointInterval,
+    progress: bool,
+) -> _Phase:
+    """One phase at a constant rate; `fixed`: of that length, in eight legs."""
+    lengths = _lengths(most, fixed)
+    settings = RunSettings(
+        steps=lengths[-1],
+        burn_in=0,
+        thin=0,
+        phase=0,
+        chains=chains,
+        seed=seed,
+        batch_size=batch_size,
+        mode="sequential",
+        freeze=False,
+        grad_accumulation_steps=1,
+        autocast=None,
+        measure_temperature=False,
+    )
+    make = OptimizerFactory(partial(torch.optim.AdamW, lr=lr, weight_decay=0.0))
+    engine = Engine(objective, batches, make, None, settings)
+    store = stores.find(name)
+    if store is None:
+        engine.choose_mode(mode, starts)
+        losses = judged_losses(judged, starts)
+        about = {"best": {"losses": [_plain(loss) for loss in losses], "steps": [0] * chains, "leg": -1}}
+        store = stores.create(name, make_manifest(engine, objective, inputs=inputs_of(batches)) | about)
+        with store.writing():
+            store.write_fixed(_by_chain(starts), "best")
+            stages.begin(engine, store, objective.fixed_tensors(), dict(enumerate(starts)))
+    else:
+        engine.settings = RunSettings(**store.manifest["settings"])
+    with store.writing():
+        for leg, until in enumerate(lengths):
+            if leg <= store.manifest["best"]["leg"]:
+                continue
+            if not fixed and leg and _is_over(store.manifest["best"]["steps"], lengths[leg - 1]):
+                break
+            stages.advance(engine, store, until, title="warm start", progress=progress, interval=interval)
+            _look(store, judged, chains, leg, until)
+    best = store.manifest["best"]
+    tensors = store.fixed("best")
+    weights = [{name: tensors[f"{chain}/{name}"] for name in store.manifest["tensors"]} for chain in range(chains)]
+    return _Phase(weights, [_number(loss) for loss in best["losses"]], lengths[best["leg"]], max(best["steps"]))
+
+
+def _look(store: SampleStore, judged: Evaluation, chains: int, leg: int, step: int) -> None:
+    """Keep the weights of the chains that have become better on the held-out part."""
+    best = store.manifest["best"]
+    weights = stages.weights_of(store, chains)
+    losses = judged_losses(judged, weights)
+    better = [c for c, loss in enumerate(losses) if loss < _number(best["losses"][c])]
+    if better:
+        store.write_fixed(store.fixed("best") | _by_chain({c: weights[c] for c in better}), "best")
+    for c in better:
+        best["losses"][c], best["steps"][c] = losses[c], step
+    best["leg"] = leg
+    store.write_manifest()
+
+
+def _lengths(most: int, fixed: bool) -> list[int]:
+    """After how many steps the held-out part is looked at."""
+    if fixed:
+        return sorted({max(1, most * part // 8) for part in range(1, 9)})
+    lengths = [min(_LEG, most)]
+    while lengths[-1] < most:
+        lengths.append(min(most, max(lengths[-1] + _LEG, math.ceil(_GROWTH * lengths[-1]))))
+    return lengths
+
+
+def _is_over(best: list[int], step: int) -> bool:
+    return step >= 4 * _LEG and all(_PATIENCE * max(at, 1) < step for at in best)
+
+
+def _by_chain(weights: list[Weights] | dict[int, dict[str, Tensor]]) -> dict[str, Tensor]:
+    pairs: Any = weights.items() if isinstance(weights, dict) else enumerate(weights)
+    return {f"{chain}/{name}": tensor for chain, each in pairs for name, tensor in each.items()}
+
+
+def _can_be_indexed(parts: DataParts) -> bool:
+    return not isinstance(parts.training, torch.utils.data.DataLoader)
+
+
+def _plain(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _number(loss: float | None) -> float:
+    return math.inf if loss is None else loss
