@@ -40,8 +40,12 @@ class Run(Ensemble):
 
     def __init__(self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None) -> None:
         self._store, self._predictor = store, predictor
-        self._samples = StoredSamples(store) if samples is None else samples
         self._whole = samples is None
+        if samples is None:
+            samples = StoredSamples(store)
+            if self.chain_temperatures is not None:
+                samples = self._of_temperature(samples, self.chain_temperatures[0])
+        self._samples = samples
 
     # ensemble
 
@@ -81,7 +85,27 @@ class Run(Ensemble):
 
     def chain(self, number: int) -> Run:
         """The samples of one chain."""
-        return self._some(self._samples.of_chain(number))
+        whole = self._whole and self.chain_temperatures is not None
+        return self._some((StoredSamples(self._store) if whole else self._samples).of_chain(number))
+
+    @property
+    def chain_temperatures(self) -> list[float] | None:
+        """The temperatures of the chains, in turn, if they differ; the run has the samples of those at the first."""
+        found = self.manifest.get("settings", {}).get("temperatures")
+        return found if isinstance(found, list) and found else None
+
+    def at_temperature(self, temperature: float) -> Run:
+        """The samples of the chains at another temperature: `lv.sample(…, temperature=[1, 0.3, 0.1])`."""
+        known = self.chain_temperatures or [self.target_temperature]
+        if temperature not in known:
+            raise ValueError(f"No chain has temperature {temperature}; they have {known}.")
+        if self.chain_temperatures is None:
+            return self
+        return self._some(self._of_temperature(StoredSamples(self._store), temperature))
+
+    def _of_temperature(self, samples: StoredSamples, temperature: float) -> StoredSamples:
+        turns = self.chain_temperatures or []
+        return samples.where(lambda record: turns[record.chain % len(turns)] == temperature)
 
     # records
 

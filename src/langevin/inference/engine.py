@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,14 @@ class Engine:
         """Chains of these numbers at these weights, on a copy of the objective, or, the last ones, on itself."""
         if kind is None:
             kind = OneChain if self.settings.mode == "sequential" else StackedChains
+        own = self.settings.temperature_of(numbers[0])
+        make_stepper = self.make_stepper if own is None else partial(self.make_stepper, temperature=own)
         return kind(
             self.objective if last else copy.deepcopy(self.objective),
             numbers,
             starts,
             self.batches,
-            self.make_stepper,
+            make_stepper,
             self.make_scheduler,
             seed=self.settings.seed,
             autocast=None if self.settings.autocast is None else dtype_of(self.settings.autocast),
@@ -94,10 +96,13 @@ class Engine:
         )
 
     def groups(self, steps: Mapping[int, int]) -> list[list[int]]:
-        """Which chains advance together, by the step at which each is: one, or all at the same step."""
+        """Which chains advance together, by the step at which each is: one, or all at that step and temperature."""
         if self.settings.mode == "sequential":
             return [[chain] for chain in steps]
-        return [[c for c, at in steps.items() if at == step] for step in sorted(set(steps.values()))]
+        together: dict[tuple[int, float | None], list[int]] = {}
+        for chain, at in steps.items():
+            together.setdefault((at, self.settings.temperature_of(chain)), []).append(chain)
+        return [together[key] for key in sorted(together, key=lambda key: key[0])]
 
     def choose_mode(self, mode: str, starts: Sequence[Weights], compile: bool | None = False) -> str:
         """Set `settings.mode` and `settings.compile` and say why; chains that a trial has built are those that run."""
@@ -113,6 +118,8 @@ class Engine:
 
     def keep(self, chains: Chains) -> None:
         """Chains at their starts, to be the ones that run."""
+        if self.settings.temperatures is not None:
+            return  # they were tried at one temperature
         self._built[tuple(chains.numbers)] = chains
 
     def plan_probes(self, fraction: float) -> None:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +124,8 @@ def sample(
             the chains have chains of their own, and the rest share the batches. Callbacks are called in each.
         resume: "auto" continues the run if `out` contains this very run already, so that a command which is simply
             repeated (by torchrun, Slurm, Kubernetes) continues.
-        options: the sampler's options.
+        options: the sampler's options. `temperature=[1, 0.3, 0.1]` gives the chains temperatures in turn; the run then
+            predicts and diagnoses with the chains at the first, and `run.at_temperature(0.3)` with others.
     """
     if not (isinstance(probe, int | float) and 0 <= probe < 1):
         raise ValueError(f"probe={probe!r}: give a share of the gradient evaluations, such as 0.02, or 0 for none.")
@@ -158,6 +160,10 @@ def sample(
         )
     if budget is not None:
         raise ValueError("budget is for the autopilot: leave out steps, lv.sample(posterior, data, budget='10 min').")
+    temperatures = _temperatures(options)
+    if temperatures is not None:
+        options["temperature"] = temperatures[0]
+        chains = len(temperatures) if chains is None else chains
     chains = 1 if chains is None else chains
     make_sampler = sampler_factory(sampler, options)
     posterior = copy.deepcopy(posterior)
@@ -177,6 +183,7 @@ def sample(
         grad_accumulation_steps=grad_accumulation_steps,
         autocast=None if autocast is None else str(autocast).removeprefix("torch."),
         compile=bool(compile),
+        temperatures=temperatures,
     )
     interval = CheckpointInterval(checkpoint_steps, checkpoint_seconds)
     if resume == "auto" and out is not None and place.first(partial(manifests.exists, Path(out))):
@@ -221,6 +228,21 @@ def sample(
         place.wait_for_all()
         store.refresh()
     return Run(store, Predictor(posterior.model, posterior.likelihood))
+
+
+def _temperatures(options: Mapping[str, Any]) -> list[float] | None:
+    """Those of the chains, in turn, if several are given."""
+    given = options.get("temperature")
+    if isinstance(given, str):
+        raise ValueError(
+            f'temperature={given!r}: give a number. temperature="auto" is for the autopilot, which chooses lr and steps '
+            f'too: lv.sample(posterior, data, temperature="auto").'
+        )
+    if not isinstance(given, list | tuple):
+        return None
+    if not given or not all(isinstance(t, Real) and not isinstance(t, bool) and t >= 0 for t in given):
+        raise ValueError(f"temperature={given!r}: give a number, or one for each chain: temperature=[1, 0.3, 0.1].")
+    return [float(t) for t in given]
 
 
 def _lacks_rate(sampler: SamplerLike, options: Mapping[str, Any]) -> bool:

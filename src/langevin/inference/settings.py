@@ -25,6 +25,7 @@ class RunSettings:
     compile: bool = False
     probe_interval: int = 0  # steps between readings of the gradient thermometer; 0: none
     probe_size: int = 0  # examples of each
+    temperatures: list[float] | None = None  # of the chains, in turn; the first is the target
 
     def __post_init__(self) -> None:
         smallest = {"steps": 1, "burn_in": 0, "thin": int(self.measure_temperature), "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
@@ -42,6 +43,10 @@ class RunSettings:
             raise ValueError(
                 f"No sample would be saved: only {left} steps follow the burn-in. Write thin={left} or less."
             )
+
+    def temperature_of(self, chain: int) -> float | None:
+        """The temperature of a chain, if chains have temperatures of their own."""
+        return None if self.temperatures is None else self.temperatures[chain % len(self.temperatures)]
 
     def saves(self, step: int) -> bool:
         """Whether the weights after that many steps are a sample."""

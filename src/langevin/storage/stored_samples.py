@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import overload
 
@@ -79,6 +79,10 @@ class StoredSamples(Sequence[Weights]):
         if number not in self.chains:
             raise IndexError(f"The run has the chains {self.chains}, not {number}.")
         return self._some([record for record in self.records if record.chain == number])
+
+    def where(self, chosen: Callable[[Record], bool]) -> StoredSamples:
+        """Those whose records are chosen."""
+        return self._some([record for record in self.records if chosen(record)])
 
     def _some(self, records: list[Record]) -> StoredSamples:
         return StoredSamples(self.store, records, excluded=self._excluded)
