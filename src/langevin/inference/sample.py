@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from langevin.core.batches import Batches, as_batches
+from langevin.core.batches import Batches
+from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import cyclical
 from langevin.ensembles.predictor import Predictor
@@ -29,7 +30,7 @@ from langevin.inference.probe import can_probe
 from langevin.inference.resume import read_settings, resume
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
-from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
+from langevin.inference.steppers import SamplerLike, SchedulerFactory, full_batch_or, sampler_factory
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 
@@ -40,7 +41,7 @@ def sample(
     sampler: SamplerLike,
     *,
     steps: int,
-    batch_size: int | None = None,
+    batch_size: int | Literal["full"] | None = None,
     burn_in: int | None = None,
     thin: int | None = None,
     schedule: SchedulerFactory | None = None,
@@ -75,7 +76,8 @@ def sample(
         sampler: a sampler class or its name, with its options beside it: `lv.sample(posterior, data, lv.SGLD, lr=1e-2,
             steps=1000)`. N, seed and chain are filled in. A `partial` works too.
         steps: steps of each chain in all, burn-in included.
-        batch_size: examples per step (128); with a DataLoader it is the loader's.
+        batch_size: examples per step (128); with a DataLoader it is the loader's. "full" is all data in every step, in
+            memory once for all chains: what MCLMC and HMC need and have by default.
         burn_in: steps before the first sample (a quarter of all); adaptive samplers are frozen at its end.
         thin: steps from one sample to the next; by default the cycle of a cyclical schedule, else such that a chain
             saves about a hundred.
@@ -120,7 +122,8 @@ def sample(
     make_sampler = sampler_factory(sampler, options)
     posterior = copy.deepcopy(posterior)
     place = distributed.place_posterior(posterior, mesh, chains, device)
-    batches = as_batches(data, batch_size, seed, device_of(posterior))
+    batch_size = full_batch_or(batch_size, make_sampler, posterior.num_data)
+    batches = make_batches(data, batch_size, seed, device_of(posterior))
     load_fixed(init, posterior)
     settings = _settings(
         steps,
@@ -156,7 +159,9 @@ def sample(
     control = None if control_variate is None else _control(control_variate, posterior, data, batches, place)
     engine = Engine(posterior, batches, make_sampler, schedule, settings, place, control)
     try:
-        checks.check_sampler(engine.probe, posterior, settings, schedule, batches, place, out)
+        checks.check_sampler(
+            engine.probe, posterior, settings, schedule, batches, place, out, control_variate is not None
+        )
     except TypeError as error:
         raise ValueError(
             f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, "
