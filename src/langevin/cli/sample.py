@@ -155,7 +155,7 @@ def check_sampler(name: str, given: dict[str, Any]) -> None:
 
     make = sampler_factory(name, given)
     try:
-        make([torch.zeros(1, requires_grad=True)], num_data=1, seed=0, chain=0)
+        make([torch.zeros(2, requires_grad=True)], num_data=1, seed=0, chain=0)
     except (TypeError, AttributeError) as error:
         written = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise ValueError(

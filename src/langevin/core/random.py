@@ -17,7 +17,7 @@ from torch import Tensor
 
 from langevin.kernels import philox
 from langevin.kernels.cache import announced
-from langevin.kernels.threads import each_piece
+from langevin.kernels.threads import PIECE, each_piece
 
 _ready: dict[tuple[str, type], Any] = {}
 
@@ -34,7 +34,9 @@ class Stream(IntEnum):
     START = 6  # the weights at which a chain starts
     PROBE = 7  # mini-batches of the gradient thermometer
     SIGNS = 8  # its random directions
-    SPLIT = 9  # which data are held out
+    MOMENTUM = 9  # at the start
+    ACCEPT = 10  # Metropolis tests, and lengths of trajectories
+    SPLIT = 11  # which data are held out, and the seeds of stages
 
 
 def normal(
@@ -65,6 +67,25 @@ def normal(
     numbers, key = out.detach().numpy(), np.array([seed, step, stream], np.uint64)
     fill = _native("normals", numbers.dtype.type)
     each_piece(lambda first, last: fill(numbers[first:last], start + first, chain, key), count)
+    return out
+
+
+def normal_rows(out: Tensor, *, seed: int, chains: Sequence[int], step: int, stream: int = Stream.INJECTED) -> Tensor:
+    """Fill each row of `out` with the first numbers of its chain's stream.
+
+    >>> rows = normal_rows(torch.empty(2, 5), seed=1, chains=[0, 3], step=7)
+    >>> bool((rows[1] == normal(5, seed=1, chain=3, step=7)).all())
+    True
+    """
+    if not (out.is_cpu and out.is_contiguous()) or out.shape[1] > PIECE:
+        for chain, row in zip(chains, out, strict=True):
+            normal(len(row), seed=seed, chain=chain, step=step, stream=stream, out=row)
+        return out
+    philox.check(seed=seed, chain=max(chains), step=step, stream=stream)
+    rows, key = out.detach().numpy(), np.array([seed, step, stream], np.uint64)
+    fill = _native("normals", rows.dtype.type)
+    for chain, row in zip(chains, rows, strict=True):
+        fill(row, 0, chain, key)
     return out
 
 

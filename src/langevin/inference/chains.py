@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import sharding
 from langevin.core.batches import Batch, Batches, batch_size_of, seeded
+from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
 from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior
@@ -58,6 +59,7 @@ class Chains(ABC):
         compiled: bool = False,
         replicas: Replicas | None = None,
         control: ControlVariate | None = None,
+        burn_in: int = 0,
     ) -> None:
         self.objective = objective
         self.control = control
@@ -82,10 +84,13 @@ class Chains(ABC):
         self.stepper = make_stepper(self.params, num_data=objective.num_data, seed=seed, chain=chain)
         if isinstance(self.stepper, Sampler) and isinstance(objective, Posterior):
             self.stepper.bind(objective, batches)
+        if isinstance(self.stepper, Sampler):
+            self.stepper.plan(burn_in)
         self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
         self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
         self._prior_constant = self._fuse_prior()  # None unless the update adds the gradient of the Gaussian priors
         self._whole = True  # whether the last loss and gradient have all terms of the prior
+        self._ahead: Tensor | None = None  # the losses at these weights, if the step before has left their gradients
         self._fresh = (  # for `reset`
             [{k: v for k, v in group.items() if k != "params"} for group in self.stepper.param_groups],
             copy.deepcopy(self.scheduler.state_dict()) if self.scheduler else None,
@@ -100,11 +105,16 @@ class Chains(ABC):
         then says what they were.
         """
         self._whole = whole or self._prior_constant is None
+        losses = self._losses_and_gradients() if self._ahead is None else self._ahead
+        return [float(loss) for loss in losses.reshape(-1).tolist()]
+
+    def _losses_and_gradients(self) -> Tensor:
+        """On the batch of this step, at the weights as they are; the closure of samplers that need one."""
         x, y = self._fetch()
         with seeded(self.seed, self.numbers[0], self.step) if self._stochastic else nullcontext():
             return self._gradients(x, y)
 
-    def _gradients(self, x: Any, y: Any) -> list[float]:
+    def _gradients(self, x: Any, y: Any) -> Tensor:
         self.objective.set_step(self.step)
         self.stepper.zero_grad()
         total: Tensor | None = None
@@ -118,7 +128,7 @@ class Chains(ABC):
         if self.replicas is not None:
             self._average_gradients()
             total = self.replicas.average(total)
-        return [float(loss) for loss in total.reshape(-1).tolist()]
+        return total
 
     def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
         """Add the gradients of the loss, times its weight, to those of `params`; the weighted loss of each chain."""
@@ -154,7 +164,10 @@ class Chains(ABC):
         """One step of the stepper and of its schedule."""
         if isinstance(self.stepper, Sampler) and self._prior_constant is not None:
             self.stepper.fuse_prior({} if self._whole else self._decays)
-        self.stepper.step()
+        if isinstance(self.stepper, Sampler) and self.stepper.needs_closure:
+            self._ahead = torch.as_tensor(self.stepper.step(self._losses_and_gradients))
+        else:
+            self.stepper.step()
         if not isinstance(self.stepper, Sampler) and self.nonfinite():  # a sampler looks by itself
             raise FloatingPointError(f"{type(self.stepper).__name__} diverged: a weight is no longer finite.")
         if self.scheduler is not None:
@@ -180,6 +193,11 @@ class Chains(ABC):
         decays, constant = self.objective.gaussian_decays()
         self._decays = {p: decays[name] for name, p in zip(self.names, self.params, strict=True) if name in decays}
         return constant if self._decays else None
+
+    @property
+    def one_batch_each(self) -> bool:
+        """Whether batches have a leading axis of chains: a full batch is one for all."""
+        return self.stacked and not isinstance(self.batches, FullBatches)
 
     def nonfinite(self) -> list[str]:
         """The names of the parameters that are not finite any more."""
@@ -256,6 +274,7 @@ class Chains(ABC):
             self.scheduler.load_state_dict(copy.deepcopy(schedule))
         self.thermometer = Thermometer(self.params, self.objective.num_data, self.stacked)
         self.step = 0
+        self._ahead = None
 
     @torch.no_grad()
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -289,8 +308,8 @@ class Chains(ABC):
         if self.grad_accumulation_steps == 1:
             yield 1.0, (x, y)
             return
-        axis = 1 if self.stacked else 0
-        size = batch_size_of(tree_map(lambda t: t[0], y) if self.stacked else y)
+        axis = 1 if self.one_batch_each else 0
+        size = batch_size_of(tree_map(lambda t: t[0], y) if self.one_batch_each else y)
         if not 1 <= self.grad_accumulation_steps <= size:
             raise ValueError(
                 f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; give 1 to "

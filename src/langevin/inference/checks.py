@@ -25,6 +25,7 @@ from langevin.core.batches import (
     seeded,
     tensor_digest,
 )
+from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
 from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
@@ -77,7 +78,7 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
 
 def is_repeatable(batches: Batches) -> bool:
     """Whether the first batch is the same when it is read again."""
-    if isinstance(batches, TensorBatches) or (isinstance(batches, LoaderBatches) and batches.loader.num_workers):
+    if isinstance(batches, TensorBatches | FullBatches) or (isinstance(batches, LoaderBatches) and batches.loader.num_workers):
         return True  # workers begin every epoch with the same state
     digests, beginning = set(), batches.position()
     for _ in range(2):
@@ -103,6 +104,7 @@ def check_sampler(
     batches: Batches,
     place: Place,
     out: Any,
+    control: bool = False,
 ) -> None:
     """Raise for what a sampler can't do with this posterior, these settings and these processes."""
     if not isinstance(sampler, Sampler):
@@ -118,11 +120,30 @@ def check_sampler(
     check_schedule(schedule, sampler, settings, batches)
     if sampler.adapts and settings.freeze and settings.burn_in == 0:
         raise ValueError(
-            f"{type(sampler).__name__} learns its metric during burn-in and is frozen at its end, so that its target "
-            f"is exact; with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a "
-            f"biased target, freeze=False."
+            f"{type(sampler).__name__} adapts during burn-in and is frozen at its end, so that its target is exact; "
+            f"with burn_in=0 there is nothing to learn from. Write burn_in=1000, or, at the price of a biased target, "
+            f"freeze=False."
         )
+    if sampler.full_batch:
+        _check_full_batch(sampler, posterior, batches, control)
     _check_mesh(posterior, sampler, place, out)
+
+
+def _check_full_batch(sampler: Sampler, posterior: Posterior, batches: Batches, control: bool) -> None:
+    """Raise unless the loss is the same function of the weights at every evaluation."""
+    name = type(sampler).__name__
+    if not isinstance(batches, FullBatches):
+        raise ValueError(
+            f"{name} needs all data in every step; given mini-batches. Write lv.sample(posterior, data, lv.{name}, "
+            f'batch_size="full", …), with data that can be indexed; mini-batches are for lv.SGHMC.'
+        )
+    if posterior.stochastic_forward:
+        raise ValueError(
+            f"{name} needs a loss that is a function of the weights; dropout makes it random. Write model.eval(), or "
+            f"take the layers out."
+        )
+    if control:
+        raise ValueError(f"{name} has no mini-batch noise to reduce: leave out control_variate.")
 
 
 def check_schedule(

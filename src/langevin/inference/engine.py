@@ -93,6 +93,7 @@ class Engine:
             compiled=self.settings.compile,
             replicas=self.place.replicas,
             control=self.control,
+            burn_in=self.settings.burn_in,
         )
 
     def groups(self, steps: Mapping[int, int]) -> list[list[int]]:

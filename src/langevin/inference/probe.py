@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.batches import Batch, LoaderBatches, TensorBatches, batch_size_of, seeded, stack_batches
+from langevin.core.full_batches import FullBatches
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains
@@ -114,8 +115,8 @@ def read_gradients(group: Chains, size: int) -> dict[str, list[float]]:
 def _gradients(group: Chains, values: list[Tensor], batch: Batch) -> list[Tensor]:
     """∇Û/N of every chain on a batch, at these weights instead of its own."""
     total = [torch.zeros_like(v) for v in values]
-    axis = 1 if group.stacked else 0
-    size = batch_size_of(tree_map(lambda t: t[0], batch[1]) if group.stacked else batch[1])
+    axis = 1 if group.one_batch_each else 0
+    size = batch_size_of(tree_map(lambda t: t[0], batch[1]) if group.one_batch_each else batch[1])
     micro_batch = getattr(group.batches, "batch_size", 1) // group.grad_accumulation_steps
     rows = max(_AT_ONCE // (_count(group) * len(group.numbers)), micro_batch, 1)
     for first in range(0, size, rows):
@@ -133,7 +134,10 @@ def _of_stacked(group: Chains, values: list[Tensor], x: Any, y: Any) -> tuple[Te
     names = internal_names(group.objective)
     with torch.enable_grad():
         weights = {names[name]: leaf for name, leaf in zip(group.names, leaves, strict=True)}
-        losses = vmap(lambda w, a, b: functional_call(group.objective, w, (a, b)))(weights, x, y)
+        axis = 0 if group.one_batch_each else None
+        losses = vmap(lambda w, a, b: functional_call(group.objective, w, (a, b)), in_dims=(0, axis, axis))(
+            weights, x, y
+        )
         return torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
 
 
@@ -152,6 +156,8 @@ def _of_one(group: Chains, values: list[Tensor], x: Any, y: Any) -> tuple[Tensor
 def _fetch(group: Chains, size: int, which: int) -> Batch:
     """One of two mini-batches that are independent of each other and of the run's own."""
     assert group.batches.num_data is not None
+    if isinstance(group.batches, FullBatches):
+        return group.batches.fetch(group.numbers[0], group.step)
     where = {"seed": group.seed, "step": 2 * group.step + which, "stream": random.Stream.PROBE}
     indices = random.random_subset(group.batches.num_data, size, chain=group.numbers, **where)
     if isinstance(group.batches, TensorBatches):

@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from langevin.approximations import Approximation, Family, Laplace
-from langevin.core.batches import as_batches
+from langevin.core.full_batches import make_batches
 from langevin.core.objective import Objective
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
@@ -125,7 +125,7 @@ def resume(
         given = None if optimizer is None else OptimizerFactory(optimizer)
     elif optimizer is not None:
         raise ValueError(f"{store.name} is a run, not a fit: it has a sampler. Leave out optimizer=….")
-    batches = as_batches(data, settings.batch_size, settings.seed, device_of(posterior))
+    batches = make_batches(data, settings.batch_size, settings.seed, device_of(posterior))
     checks.check_same(store, objective, original, batches)
     option = "sampler" if approximation is None else "optimizer"
     checks.check_same_stepper(store, given, schedule, option)

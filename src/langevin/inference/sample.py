@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from langevin.core.batches import Batches, as_batches
+from langevin.core.batches import Batches
+from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import cyclical
 from langevin.ensembles.predictor import Predictor
@@ -34,7 +35,7 @@ from langevin.inference.resume import read_settings
 from langevin.inference.resume import resume as resume_run
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
-from langevin.inference.steppers import SamplerLike, SchedulerFactory, sampler_factory
+from langevin.inference.steppers import SamplerLike, SchedulerFactory, full_batch_or, sampler_factory
 from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
@@ -47,7 +48,7 @@ def sample(
     *,
     steps: int | None = None,
     budget: str | float | None = None,
-    batch_size: int | None = None,
+    batch_size: int | Literal["full"] | None = None,
     burn_in: int | None = None,
     thin: int | None = None,
     schedule: SchedulerFactory | None = None,
@@ -89,7 +90,8 @@ def sample(
         steps: steps of each chain in all, burn-in included; by default until there are enough samples.
         budget: how much the autopilot may spend after the warm start: a time ("10 min", "90 s"), or a multiple of the
             example-gradients of the warm start ("5x"); by default at most "20x".
-        batch_size: examples per step (128); with a DataLoader it is the loader's.
+        batch_size: examples per step (128); with a DataLoader it is the loader's. "full" is all data in every step, in
+            memory once for all chains: what MCLMC and HMC need and have by default.
         burn_in: steps before the first sample (a quarter of all); adaptive samplers are frozen at its end.
         thin: steps from one sample to the next; by default the cycle of a cyclical schedule, else such that a chain
             saves about a hundred.
@@ -168,7 +170,8 @@ def sample(
     make_sampler = sampler_factory(sampler, options)
     posterior = copy.deepcopy(posterior)
     place = distributed.place_posterior(posterior, mesh, chains, device)
-    batches = as_batches(data, batch_size, seed, device_of(posterior))
+    batch_size = full_batch_or(batch_size, make_sampler, posterior.num_data)
+    batches = make_batches(data, batch_size, seed, device_of(posterior))
     load_fixed(init, posterior)
     settings = _settings(
         steps,
@@ -205,7 +208,9 @@ def sample(
     control = None if control_variate is None else _control(control_variate, posterior, data, batches, place)
     engine = Engine(posterior, batches, make_sampler, schedule, settings, place, control)
     try:
-        checks.check_sampler(engine.probe, posterior, settings, schedule, batches, place, out)
+        checks.check_sampler(
+            engine.probe, posterior, settings, schedule, batches, place, out, control_variate is not None
+        )
     except TypeError as error:
         raise ValueError(
             f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, "

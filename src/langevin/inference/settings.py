@@ -16,7 +16,7 @@ class RunSettings:
     phase: int  # samples are taken when `thin` divides step − phase: the end of burn-in, or 0 for the ends of cycles
     chains: int
     seed: int
-    batch_size: int | None
+    batch_size: int | str | None  # "full": all data in every step
     mode: str  # "vectorised" or "sequential"
     freeze: bool
     grad_accumulation_steps: int

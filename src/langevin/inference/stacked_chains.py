@@ -34,7 +34,10 @@ class StackedChains(Chains):
         return [torch.stack([s[name].to(device) for s in starts]).requires_grad_() for name in self.names]
 
     def _fetch(self) -> tuple[Any, Any]:
-        if self.replicas is None:
+        if not self.one_batch_each:
+            chain = self.numbers[0]
+            batch = self.batches.fetch(chain, self.step) if self.replicas is None else self._part(chain)
+        elif self.replicas is None:
             batch = self.batches.fetch_stacked(self.numbers, self.step)
         else:
             batch = stack_batches([self._part(chain) for chain in self.numbers])
@@ -53,15 +56,20 @@ class StackedChains(Chains):
 
     def _losses(self, x: Any, y: Any) -> Tensor:
         weights = dict(zip(self._internal, self.params, strict=True))
-        losses: Tensor = vmap(self._loss, in_dims=(0, 0, 0, None))(weights, x, y, self._whole)
+        losses: Tensor = vmap(self._loss, in_dims=self._axes)(weights, x, y, self._whole)
         return losses
+
+    @property
+    def _axes(self) -> tuple[int | None, ...]:
+        """Of chains, in weights, x, y and `whole`."""
+        return (0, 0, 0, None) if self.one_batch_each else (0, None, None, None)
 
     def _compile(self) -> None:
         """Compile loss and gradient together: apart, the compiled backward pass is slower than none."""
         if self._autocast is not None:
             raise ValueError("stacked chains can't be compiled with autocast; leave out compile=True.")
         one = grad_and_value(self._loss)
-        every = vmap(one, in_dims=(0, 0, 0, None))
+        every = vmap(one, in_dims=self._axes)
         self._compiled = torch.compile(every, dynamic=False)
         if self.control is not None:
             self._gradients_at = torch.compile(self._gradients_at, dynamic=False)

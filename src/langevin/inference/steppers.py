@@ -57,6 +57,12 @@ def sampler_factory(sampler: SamplerLike, options: Mapping[str, Any] | None = No
     return partial(sampler, **options) if options else sampler
 
 
+def full_batch_or(batch_size: Any, make: Callable[..., Any], num_data: int) -> Any:
+    """The batch size; "full" for a sampler that needs all data in every step, unless another one is given."""
+    needed = getattr(_class_of(make), "full_batch", False)
+    return "full" if needed and batch_size in (None, num_data) else batch_size
+
+
 def _check_options(kind: type[Sampler], options: Mapping[str, Any]) -> None:
     signature = inspect.signature(kind)
     known = [name for name in signature.parameters if name not in _FILLED_IN and name != "options"]

@@ -12,7 +12,9 @@ from langevin.samplers.batch_temperature import batch_size_for as batch_size_for
 from langevin.samplers.batch_temperature import temperature_of as temperature_of
 from langevin.samplers.bnpsgld import BNPSGLD as BNPSGLD
 from langevin.samplers.fsgd import FSGD as FSGD
+from langevin.samplers.hmc import HMC as HMC
 from langevin.samplers.ksgld import KSGLD as KSGLD
+from langevin.samplers.mclmc import MCLMC as MCLMC
 from langevin.samplers.nld import NLD as NLD
 from langevin.samplers.psgld import pSGLD as pSGLD
 from langevin.samplers.sgd import SGD as SGD

@@ -48,7 +48,7 @@ class Sampler(Optimizer, ABC):
     """
 
     target: ClassVar[Literal["posterior", "jeffreys", "none"]] = "posterior"  # stationary density as lr → 0
-    order: ClassVar[int | None] = 1  # the bias is O(lr**order); None without a target
+    order: ClassVar[int | None] = 1  # the bias is O(lr**order); None without a target, or without a bias
     shows_order: ClassVar[bool] = True  # visible on a Gaussian target, unless a thermostat cancels the leading term
     citation: ClassVar[str]  # BibTeX
 
@@ -58,6 +58,8 @@ class Sampler(Optimizer, ABC):
     constant_lr: ClassVar[bool] = False  # requires a constant lr; schedules are refused
     injects_noise: ClassVar[bool] = True  # has a temperature; without one, BatchNorm and dropout are tolerated
     gradients_per_step: ClassVar[int] = 1
+    needs_closure: ClassVar[bool] = False  # called as `step(closure)`; see `langevin.samplers.full_batch`
+    full_batch: ClassVar[bool] = False  # every gradient is that of all data
 
     prior_energies: Sequence[float] = ()  # see `fuse_prior`
     _decays: Mapping[Tensor, float] = MappingProxyType({})
@@ -122,6 +124,9 @@ class Sampler(Optimizer, ABC):
 
     def bind(self, posterior: Posterior, data: Any = None) -> None:
         """Pass the model and the data to methods that need them; `sample` calls it once per copy of the model."""
+
+    def plan(self, burn_in: int) -> None:
+        """Tell the length of burn-in to methods that adapt; `sample` calls it before the first step."""
 
     def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""

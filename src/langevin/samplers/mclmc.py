@@ -1,0 +1,245 @@
+"""Microcanonical Langevin Monte Carlo (Robnik, De Luca, Silverstein & Seljak 2023; Robnik & Seljak 2024), full-batch.
+
+The momentum u is a direction, ‖u‖ = 1. With d the number of weights, A^{1/2} a frozen diagonal, ε = lr √d and
+F = N A^{1/2} g/T, e = −F/‖F‖, a = e·u:
+
+    kick(c)     δ = cε‖F‖/(d−1), ζ = e^{−δ}     u ← normalize[(1−ζ)(1+ζ+a(1−ζ)) e + 2ζ u]
+                                                ΔK += (d−1)[δ − ln 2 + ln((1+a)(1−ζ²) + 2ζ²)]
+    drift       θ ← θ + ½ ε A^{1/2} u
+    step        kick(b), drift, kick(1−2b), drift, kick(b), refresh                         two gradients
+    refresh     u ← normalize(u + ν z), ν² = (e^{2ε/L} − 1)/d
+    ΔE          N (loss′ − loss)/T + ΔK, which continuous time would keep at 0
+
+Step size, by chain, in burn-in: ξ = ΔE²/(dV) + 10⁻⁸, w = exp(−½(ln ξ/9)²), ε⁻⁶ = Σwξε⁻⁶/Σw with older steps forgotten
+by (n−1)/(n+1), n = 150; V falls geometrically to its final value. L = √Σ Var(A^{-1/2}θ) of late burn-in.
+
+Target: exp(−U/T) in continuous time, for any L. The discrete chain has no Metropolis test: its bias is O(lr²) and is
+governed by V. On a Gaussian of condition 10⁴, V = 5·10⁻⁴ leaves the mean temperature at 0.99 and that of the stiffest
+tenth of the directions at 0.93; V = 0.1 leaves 0.9 and 0.7.
+
+Noise: u keeps its length, so lr is the root mean square move of a weight per step (at A = 1) whatever N and T are; both
+act through the force F alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from langevin.samplers.base import SAMPLERS, Group, Normals
+from langevin.samplers.full_batch import FullBatchSampler
+
+_B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
+_LIMIT = 2.5514  # of lr √(N λ/T), above which this integrator is unstable
+_KEEP = 149 / 151
+_FIRST_V = 0.5
+_ANNEALED = 0.8  # share of burn-in in which V falls
+_SETTLED = 100  # steps that an estimate of the spread takes at least
+
+
+@SAMPLERS.register
+class MCLMC(FullBatchSampler):
+    """Microcanonical Langevin Monte Carlo, unadjusted: `sampler.step(closure)`.
+
+    Args:
+        params: parameters.
+        lr: ε/√d, about the move of a weight per step; without it, adapted until `freeze` is called.
+        num_data: number of training examples N.
+        L: the distance (in A^{-1/2}θ) after which u has forgotten its direction; without it, adapted as well.
+        V: the squared energy error per weight and step to which lr is adapted.
+        adapt_steps: the steps in which V falls from 0.5; `lv.sample` gives the length of burn-in.
+        adapt: whether lr is adapted although it is given; it is then the first one.
+        metric: A^{1/2}, one tensor per parameter (1): the scales of the posterior, if they are known.
+        temperature: T.
+        seed: random seed of the noise.
+        chain: the chain's number, or a sequence of them (see `Sampler`).
+
+    `param_groups[0]` has "V", "L" and "adapt_steps" and may be changed while it runs; a number "L" is that of all chains
+    and takes precedence over the adapted ones. `state` of the first parameter has "lr", "L", "energy_error" (ΔE) and
+    "rejected" by chain: steps that were not finite, since `freeze`.
+    """
+
+    order = 2
+    gradients_per_step = 2
+    citation: ClassVar[str] = """@article{robnik2023microcanonical,
+  title={Microcanonical {H}amiltonian {M}onte {C}arlo}, author={Robnik, Jakob and De Luca, G. Bruno and Silverstein, Eva
+  and Seljak, Uro{\\v{s}}}, journal={Journal of Machine Learning Research}, volume={24}, number={311}, pages={1--34},
+  year={2023}}"""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        *,
+        num_data: int,
+        L: float | None = None,
+        V: float = 5e-4,
+        adapt_steps: int | None = None,
+        adapt: bool | None = None,
+        metric: Sequence[Tensor] | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+        chain: int | Sequence[int] = 0,
+    ) -> None:
+        for name, value in (("V", V), ("L", 1.0 if L is None else L)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive and finite; given {name}={value}.")
+        super().__init__(
+            params,
+            lr=0.01 if lr is None else lr,
+            num_data=num_data,
+            L=L,
+            V=V,
+            adapt_steps=adapt_steps,
+            adapt=lr is None if adapt is None else adapt,
+            window=0,
+            metric=metric,
+            temperature=temperature,
+            seed=seed,
+            chain=chain,
+        )
+        self.adapts = self.param_groups[0]["adapt"] or L is None
+
+    def plan(self, burn_in: int) -> None:
+        """V falls during burn-in."""
+        group = self.param_groups[0]
+        if group["adapt_steps"] is None:
+            group["adapt_steps"] = burn_in
+
+    def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
+        """Kick, drift, kick, drift, kick, refresh."""
+        (theta,), (g,) = params, grads
+        d, scale = theta.shape[1], group["num_data"] / group["temperature"]
+        u, root = self.by_weight("momentum", lambda: _normalize(self.first_normals())), self.metric()
+        epsilon = self.lengths(group) * math.sqrt(d)
+        rows = self._its_rows(group)
+        assert rows.loss is not None
+        before = theta.clone(), rows.loss, g
+
+        kinetic = _kick(u, _times(root, g), _B * epsilon * scale)
+        _drift(theta, u, root, epsilon)
+        _, g = self.evaluate()
+        kinetic += _kick(u, _times(root, g), (1 - 2 * _B) * epsilon * scale)
+        _drift(theta, u, root, epsilon)
+        loss, g = self.evaluate()
+        kinetic += _kick(u, _times(root, g), _B * epsilon * scale)
+
+        error = scale * (loss - before[1]) + kinetic
+        finite = error.isfinite()
+        if not bool(finite.all()):  # back to the old θ, with a fresh u
+            u.copy_(torch.where(finite, u, 0))
+            self.by_chain("rejected", 0.0).add_(~finite)
+        self.arrive(finite, before, (loss, g))
+        self.by_chain("energy_error").copy_(error.nan_to_num(0.0, 0.0, 0.0))
+        nu = (torch.expm1(2 * epsilon / self._distance(group, d)) / d).sqrt()
+        _normalize(u.addcmul_(normals()[0], nu.to(u)))
+        if not group["frozen"]:
+            self._adapt(group, epsilon, error, finite)
+
+    def _distance(self, group: Group, d: int) -> Tensor:
+        """L of each chain."""
+        if group["L"] is not None:
+            return torch.tensor([[group["L"]]], dtype=torch.float64)
+        return self.by_chain("L", math.sqrt(d)).double()
+
+    # adaptation
+
+    def _adapt(self, group: Group, epsilon: Tensor, error: Tensor, finite: Tensor) -> None:
+        """Of lr, by the energy error; of L, by the spread of the weights."""
+        d = self._its_rows(group).theta.shape[1]
+        if group["adapt"]:
+            xi = error.square() / (d * _annealed(group)) + 1e-8
+            w = torch.exp(-0.5 * (xi.log() / 9).square())
+            past = _KEEP * self.by_chain("weight", 0.0).double()
+            factor = ((past + w) / (past + w * xi)) ** (1 / 6)
+            self.by_chain("lr", group["lr"])
+            self.set_lengths(group, epsilon / math.sqrt(d) * torch.where(finite, factor, 0.5))
+            self.by_chain("weight").copy_(torch.where(finite, past + w, past))
+        if group["L"] is None:
+            self._follow(group)
+
+    def _follow(self, group: Group) -> None:
+        """Mean and spread of the weights since the last power of two of steps; L is that of the window before."""
+        step = group["step"]
+        if step & (step - 1) == 0:
+            self._set_distance(group)
+            group["window"] = 0
+        theta, root = self._its_rows(group).theta, self.metric()
+        mean = self.by_weight("mean", lambda: theta.clone())
+        if group["window"] == 0:
+            mean.copy_(theta)
+            self.by_chain("spread").zero_()
+        group["window"] += 1
+        off = theta - mean
+        mean.add_(off, alpha=1 / group["window"])
+        off = off if root is None else off / root
+        self.by_chain("spread").add_(off.square().sum(1, keepdim=True), alpha=1 - 1 / group["window"])
+
+    def _set_distance(self, group: Group) -> None:
+        """L = √Σ Var θ, if enough steps have been seen."""
+        if group["L"] is None and group["window"] >= _SETTLED:
+            self.by_chain("L").copy_((self.by_chain("spread") / (group["window"] - 1)).sqrt())
+
+    def freeze(self) -> None:
+        """Keep lr and L as they are; from here on, steps that are not finite are counted anew."""
+        group = self.param_groups[0]
+        if not group["frozen"]:
+            self._set_distance(group)
+            group["frozen"] = True
+            self.by_chain("rejected", 0.0).zero_()
+
+    def observables(self) -> dict[str, Iterable[Tensor]]:
+        """ΔE²/d, the V that the chain has; and the number of steps that were not finite."""
+        p = self.param_groups[0]["params"][0]
+        if "energy_error" not in self.state.get(p, {}):
+            return {}
+        d = self._its_rows(self.param_groups[0]).theta.shape[1]
+        return {
+            "energy_error": [self.by_chain("energy_error").square() / d],
+            "rejected": [self.by_chain("rejected", 0.0)],
+        }
+
+    def stability_limit(self, curvature: float) -> float:
+        """2.55/√(Nλ/T): the momentum has the speed of a canonical one, as that of HMC."""
+        group = self.param_groups[0]
+        return _LIMIT / math.sqrt(group["num_data"] * curvature / group["temperature"])
+
+
+def _annealed(group: Group) -> float:
+    """V at this step: from 0.5 geometrically to the final one."""
+    if not group["adapt_steps"] or group["V"] >= _FIRST_V:
+        return float(group["V"])
+    done = min(1.0, group["step"] / (_ANNEALED * group["adapt_steps"]))
+    return float(_FIRST_V * (group["V"] / _FIRST_V) ** done)
+
+
+def _kick(u: Tensor, force: Tensor, time: Tensor) -> Tensor:
+    """Turn u in place along e = −force/‖force‖; ΔK of each chain. `time` is cεN/T, if the force is A^{1/2}g."""
+    d = u.shape[1]
+    norm = torch.linalg.vector_norm(force, dim=1, keepdim=True, dtype=torch.float64)
+    e = force * (-1 / norm.clamp_min(1e-300)).to(force)
+    delta = time * norm / (d - 1)
+    zeta, rest = torch.exp(-delta), -torch.expm1(-delta)  # ζ, 1 − ζ
+    sum_ = torch.linalg.vector_norm(u + e, dim=1, keepdim=True, dtype=torch.float64).square() / 2  # 1 + a
+    along = rest * (1 + zeta + (sum_ - 1) * rest)
+    _normalize(u.mul_((2 * zeta).to(u)).addcmul_(e, along.to(u)))
+    return (d - 1) * (delta - math.log(2) + torch.log(sum_ * rest * (1 + zeta) + 2 * zeta.square()))
+
+
+def _drift(theta: Tensor, u: Tensor, root: Tensor | None, epsilon: Tensor) -> None:
+    """θ ← θ + ½ ε A^{1/2} u."""
+    theta.addcmul_(_times(root, u), (epsilon / 2).to(u))
+
+
+def _times(root: Tensor | None, vector: Tensor) -> Tensor:
+    """A^{1/2} v."""
+    return vector if root is None else root * vector
+
+
+def _normalize(u: Tensor) -> Tensor:
+    """In place, to length 1."""
+    return u.div_(torch.linalg.vector_norm(u, dim=1, keepdim=True, dtype=torch.float64).to(u))
