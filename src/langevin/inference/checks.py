@@ -78,7 +78,9 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
 
 def is_repeatable(batches: Batches) -> bool:
     """Whether the first batch is the same when it is read again."""
-    if isinstance(batches, TensorBatches | FullBatches) or (isinstance(batches, LoaderBatches) and batches.loader.num_workers):
+    if isinstance(batches, TensorBatches | FullBatches) or (
+        isinstance(batches, LoaderBatches) and batches.loader.num_workers
+    ):
         return True  # workers begin every epoch with the same state
     digests, beginning = set(), batches.position()
     for _ in range(2):

@@ -187,7 +187,9 @@ class Engine:
         with _reading_checkpoints(store, numbers):
             group.restore(checkpoints)
             if self.monitor is not None:
-                self.monitor.restore({c: k.values.get("watched", []) for c, k in zip(numbers, checkpoints, strict=True)})
+                self.monitor.restore(
+                    {c: k.values.get("watched", []) for c, k in zip(numbers, checkpoints, strict=True)}
+                )
             return group, [RunningMeans(**checkpoint.values.get("means", {})) for checkpoint in checkpoints]
 
     def restored(self, store: SampleStore, numbers: list[int]) -> Chains:
@@ -277,7 +279,6 @@ class Engine:
                     store.flush()
             tqdm.write(f"Stopped at step {group.step} of {settings.steps}; {_where_to_resume(store)}.", sys.stderr)
             raise
-
 
     def _save_checkpoint(self, store: SampleStore, group: Chains, means: list[RunningMeans]) -> None:
         if not group.leads:

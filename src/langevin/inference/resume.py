@@ -196,13 +196,20 @@ def _by_autopilot(
     posterior = copy.deepcopy(posterior)
     distributed.place_posterior(posterior, None, 1, device)
     settings = read_settings(store)
-    batches = as_batches(data, settings.batch_size, settings.seed, device_of(posterior))
+    batches = make_batches(data, settings.batch_size, settings.seed, device_of(posterior))
     checks.check_same(store, posterior, posterior, batches)
     load_tensors(posterior, store.fixed())
     here = environment(device_of(posterior)) | {"replicas": 1, "repeatable_data": batches.exact_resume}
     checks.warn_of_differences(store.manifest["environment"], here, batches)
     store.manifest["resumed"].append({"at": timestamp(), "environment": here})
-    go_on(store, posterior, data, callbacks=callbacks, progress=progress, interval=CheckpointInterval(None, checkpoint_seconds))
+    go_on(
+        store,
+        posterior,
+        data,
+        callbacks=callbacks,
+        progress=progress,
+        interval=CheckpointInterval(None, checkpoint_seconds),
+    )
     return Run(store, Predictor(posterior.model, posterior.likelihood))
 
 

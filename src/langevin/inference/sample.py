@@ -293,7 +293,7 @@ def _by_autopilot(
         return found
     load_fixed(init, posterior)
     size = None if isinstance(data, DataLoader) else batch_size
-    batches = as_batches(data, size, seed, device_of(posterior))
+    batches = make_batches(data, size, seed, device_of(posterior))
     checks.check_num_data(posterior, batches)
     plan = make_plan(
         posterior,

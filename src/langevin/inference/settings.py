@@ -28,7 +28,14 @@ class RunSettings:
     temperatures: list[float] | None = None  # of the chains, in turn; the first is the target
 
     def __post_init__(self) -> None:
-        smallest = {"steps": 1, "burn_in": 0, "thin": int(self.measure_temperature), "chains": 1, "seed": 0, "grad_accumulation_steps": 1}
+        smallest = {
+            "steps": 1,
+            "burn_in": 0,
+            "thin": int(self.measure_temperature),
+            "chains": 1,
+            "seed": 0,
+            "grad_accumulation_steps": 1,
+        }
         for name, least in smallest.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:

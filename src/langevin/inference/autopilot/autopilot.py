@@ -16,9 +16,10 @@ from tqdm.auto import tqdm
 
 from langevin.core import random
 from langevin.core.batches import Batches, as_batches
+from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.random import Stream
-from langevin.ensembles.tuning import Decision, Tuning
+from langevin.ensembles.tuning import Decision
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in
 from langevin.inference.autopilot.data_parts import DataParts
@@ -26,12 +27,12 @@ from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, GROWTH, Look, Watch
-from langevin.inference.autopilot.warm_start import WarmStart, default_batch_size, run_warm_start
+from langevin.inference.autopilot.warm_start import WarmStart, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of
-from langevin.inference.starts import Init, starting_points
 from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.starts import Init, starting_points
 from langevin.inference.steppers import sampler_factory, write_recipe
 from langevin.samplers import SAMPLERS
 from langevin.storage.base import SampleStore
@@ -76,6 +77,8 @@ class Autopilot:
     # stages
 
     def _warm_start(self) -> WarmStart:
+        if self.init is not None:
+            return self._given_start()
         warm = run_warm_start(
             self.posterior,
             self._parts,
@@ -92,6 +95,14 @@ class Autopilot:
             self.store.write_fixed(named, "warm_start")
             self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
         return warm
+
+    def _given_start(self) -> WarmStart:
+        """Where the user says; nothing is trained."""
+        starts = starting_points(self.init, range(self.plan.chains), self.posterior, self.plan.seed)
+        if self._stage("warm start"):
+            self._decide("warm start", 0, "start as given by init", "")
+        epochs = 60 * self.posterior.num_data
+        return WarmStart([starts[c] for c in range(self.plan.chains)], [], epochs, 0, "given", pretrained=True)
 
     def _burn_in(self, warm: WarmStart) -> BurnIn:
         engine = self._engine(self._seed(2))
@@ -197,7 +208,7 @@ class Autopilot:
             phase=0,
             chains=self.plan.chains,
             seed=seed,
-            batch_size="full" if self.plan.full_batch else self.plan.batch_size,  # type: ignore[arg-type]
+            batch_size="full" if self.plan.full_batch else self.plan.batch_size,
             mode="sequential",
             freeze=True,
             grad_accumulation_steps=1,
@@ -212,7 +223,7 @@ class Autopilot:
 
     def _batches(self, seed: int) -> Batches:
         size: Any = "full" if self.plan.full_batch else self.plan.batch_size
-        return as_batches(self.data, size, seed, device_of(self.posterior))
+        return make_batches(self.data, size, seed, device_of(self.posterior))
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
         """Steps after the warm start; a time is turned into steps once."""

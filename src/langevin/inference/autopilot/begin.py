@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from langevin.core.batches import Batches, as_batches
+from langevin.core.batches import Batches
+from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.inference import checks
 from langevin.inference.autopilot.autopilot import Autopilot
@@ -84,7 +85,7 @@ def begin(
     """A new run, from the first stage to the last."""
     refuse_incompatible_layers(posterior)
     size: Any = "full" if plan.full_batch else plan.batch_size
-    batches = as_batches(data, size, plan.seed, device_of(posterior))
+    batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)
     _remark_on_inputs(posterior, batches)
     settings = RunSettings(
