@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from langevin.samplers.base import SAMPLERS, Group, Normals
+from langevin.samplers.directions import kick_and_drift, normalize, refresh
 from langevin.samplers.full_batch import FullBatchSampler
 
 _B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
@@ -114,21 +115,20 @@ class MCLMC(FullBatchSampler):
         """Kick, drift, kick, drift, kick, refresh."""
         (theta,), (g,) = params, grads
         d, scale = theta.shape[1], group["num_data"] / group["temperature"]
-        u, root = self.by_weight("momentum", lambda: _normalize(self.first_normals())), self.metric()
+        u, root = self.by_weight("momentum", lambda: normalize(self.first_normals())), self.metric()
         epsilon = self.lengths(group) * math.sqrt(d)
         rows = self._its_rows(group)
         assert rows.loss is not None
         before = theta.clone(), rows.loss, g
 
-        kinetic = _kick(u, _times(root, g), _B * epsilon * scale)
-        _drift(theta, u, root, epsilon)
+        outer, inner, half = _B * scale * epsilon, (1 - 2 * _B) * scale * epsilon, epsilon / 2
+        change = kick_and_drift(u, theta, g, root, outer, half)
         _, g = self.evaluate()
-        kinetic += _kick(u, _times(root, g), (1 - 2 * _B) * epsilon * scale)
-        _drift(theta, u, root, epsilon)
+        change += kick_and_drift(u, theta, g, root, inner, half)
         loss, g = self.evaluate()
-        kinetic += _kick(u, _times(root, g), _B * epsilon * scale)
+        change += kick_and_drift(u, theta, g, root, outer, None)
 
-        error = scale * (loss - before[1]) + kinetic
+        error = scale * (loss - before[1]) + change
         finite = error.isfinite()
         if not bool(finite.all()):  # back to the old θ, with a fresh u
             u.copy_(torch.where(finite, u, 0))
@@ -136,7 +136,7 @@ class MCLMC(FullBatchSampler):
         self.arrive(finite, before, (loss, g))
         self.by_chain("energy_error").copy_(error.nan_to_num(0.0, 0.0, 0.0))
         nu = (torch.expm1(2 * epsilon / self._distance(group, d)) / d).sqrt()
-        _normalize(u.addcmul_(normals()[0], nu.to(u)))
+        refresh(u, normals()[0], nu)
         if not group["frozen"]:
             self._adapt(group, epsilon, error, finite)
 
@@ -216,30 +216,3 @@ def _annealed(group: Group) -> float:
     done = min(1.0, group["step"] / (_ANNEALED * group["adapt_steps"]))
     return float(_FIRST_V * (group["V"] / _FIRST_V) ** done)
 
-
-def _kick(u: Tensor, force: Tensor, time: Tensor) -> Tensor:
-    """Turn u in place along e = −force/‖force‖; ΔK of each chain. `time` is cεN/T, if the force is A^{1/2}g."""
-    d = u.shape[1]
-    norm = torch.linalg.vector_norm(force, dim=1, keepdim=True, dtype=torch.float64)
-    e = force * (-1 / norm.clamp_min(1e-300)).to(force)
-    delta = time * norm / (d - 1)
-    zeta, rest = torch.exp(-delta), -torch.expm1(-delta)  # ζ, 1 − ζ
-    sum_ = torch.linalg.vector_norm(u + e, dim=1, keepdim=True, dtype=torch.float64).square() / 2  # 1 + a
-    along = rest * (1 + zeta + (sum_ - 1) * rest)
-    _normalize(u.mul_((2 * zeta).to(u)).addcmul_(e, along.to(u)))
-    return (d - 1) * (delta - math.log(2) + torch.log(sum_ * rest * (1 + zeta) + 2 * zeta.square()))
-
-
-def _drift(theta: Tensor, u: Tensor, root: Tensor | None, epsilon: Tensor) -> None:
-    """θ ← θ + ½ ε A^{1/2} u."""
-    theta.addcmul_(_times(root, u), (epsilon / 2).to(u))
-
-
-def _times(root: Tensor | None, vector: Tensor) -> Tensor:
-    """A^{1/2} v."""
-    return vector if root is None else root * vector
-
-
-def _normalize(u: Tensor) -> Tensor:
-    """In place, to length 1."""
-    return u.div_(torch.linalg.vector_norm(u, dim=1, keepdim=True, dtype=torch.float64).to(u))
