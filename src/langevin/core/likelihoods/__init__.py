@@ -4,5 +4,14 @@ from langevin.core.likelihoods.base import LIKELIHOODS, Likelihood, sampled_labe
 from langevin.core.likelihoods.bernoulli import Bernoulli
 from langevin.core.likelihoods.categorical import Categorical
 from langevin.core.likelihoods.gaussian import Gaussian
+from langevin.core.likelihoods.heteroscedastic import HeteroscedasticGaussian
 
-__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Gaussian", "Likelihood", "sampled_labels"]
+__all__ = [
+    "LIKELIHOODS",
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "sampled_labels",
+]
