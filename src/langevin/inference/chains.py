@@ -43,6 +43,7 @@ class Chains(ABC):
     """
 
     stacked: bool
+    warm = False  # whether these very objects have taken a step: what is to be compiled is
 
     def __init__(
         self,

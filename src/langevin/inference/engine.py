@@ -208,7 +208,7 @@ class Engine:
     ) -> None:
         """Take a group of chains to the last step."""
         settings = self.settings
-        compiling_since = time.monotonic() if settings.compile and not bar.disable else None
+        compiling_since = time.monotonic() if settings.compile and not (bar.disable or group.warm) else None
         complete = True  # the weights are those of a whole number of steps, and their sample, if one was due, is saved
         shown = 0.0
         try:
@@ -234,7 +234,7 @@ class Engine:
                     group.check_replicas()
                 if settings.saves(group.step):
                     _save_samples(store, group, means, lr)
-                complete = True
+                complete = group.warm = True
                 if compiling_since is not None:
                     tqdm.write(f"compiled in {time.monotonic() - compiling_since:.0f} s", sys.stderr)
                     compiling_since = None

@@ -25,6 +25,7 @@ from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
+from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, GROWTH, Look, Watch
 from langevin.inference.autopilot.warm_start import WarmStart, run_warm_start
@@ -33,7 +34,7 @@ from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, starting_points
-from langevin.inference.steppers import sampler_factory, write_recipe
+from langevin.inference.steppers import StepperFactory, sampler_factory, write_recipe
 from langevin.samplers import SAMPLERS
 from langevin.storage.base import SampleStore
 
@@ -111,6 +112,8 @@ class Autopilot:
         first = max(1, min(_FIRST_LEG, most // 2))
         if self.plan.sampler == "MCLMC":
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=first)
+        if self.plan.full_batch:
+            engine.make_stepper = self._with_metric(engine.make_stepper, warm)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
         burnt = run_burn_in(
             engine,
@@ -224,6 +227,20 @@ class Autopilot:
     def _batches(self, seed: int) -> Batches:
         size: Any = "full" if self.plan.full_batch else self.plan.batch_size
         return make_batches(self.data, size, seed, device_of(self.posterior))
+
+    def _with_metric(self, make: StepperFactory, warm: WarmStart) -> StepperFactory:
+        """Steps in units of the posterior's own scales, if gradients of single examples can be had."""
+        try:
+            scales = posterior_scales(self.posterior, self._parts.watched, warm.weights)
+        except (RuntimeError, ValueError) as error:
+            if self._stage("metric"):
+                self._decide("burn-in", 0, "no metric", f"gradients by example failed: {str(error).splitlines()[0]}")
+            return make
+        if self._stage("metric"):
+            flat = torch.cat([t.flatten() for t in scales[0]])
+            spread = f"scales from {float(flat.min()):.1g} to {float(flat.max()):.1g}"
+            self._decide("burn-in", 0, "metric: Fisher information and prior at each optimum", spread)
+        return WithMetric(make, scales)
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
         """Steps after the warm start; a time is turned into steps once."""

@@ -1,0 +1,86 @@
+"""The scales of the posterior at an optimum, weight by weight: A^{1/2}, the metric of full-batch samplers.
+
+A⁻¹ is the diagonal of the empirical Fisher information of all data plus the precision of the prior. The prior's part
+matters: of a weight behind a dead unit the Fisher information is 0, and its scale is that of the prior.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_map
+
+from langevin.core.batches import Batch, batch_size_of
+from langevin.core.parameters import internal_names
+from langevin.core.posterior import Posterior
+from langevin.core.priors import Gaussian
+
+_NUMBERS = 1 << 24  # of gradients at a time
+
+
+def posterior_scales(posterior: Posterior, batch: Batch, weights: Sequence[Mapping[str, Tensor]]) -> list[list[Tensor]]:
+    """A^{1/2} of each set of weights, in the order of the trainable parameters."""
+    posterior = copy.deepcopy(posterior)
+    names = internal_names(posterior)
+    sampled = list(posterior.trainable_parameters())
+    precisions = {name: _precision(prior) for name, prior in posterior.priors().items()}
+    device = next(posterior.parameters()).device
+    x, y = tree_map(lambda t: t.to(device), batch)
+    count = batch_size_of(y)
+    size = sum(p.numel() for p in posterior.trainable_parameters().values())
+    piece = max(1, min(count, _NUMBERS // size))
+
+    def loss(theta: dict[str, Tensor], one_x: Any, one_y: Any) -> Tensor:
+        lone = tree_map(lambda t: t[None], (one_x, one_y))
+        energy: Tensor = functional_call(_DataLoss(posterior), {f"posterior.{n}": t for n, t in theta.items()}, lone)
+        return energy
+
+    each_gradient = vmap(grad(loss), in_dims=(None, 0, 0))
+    found = []
+    for each in weights:
+        theta = {names[name]: each[name].to(device) for name in sampled}
+        squares = {name: torch.zeros_like(theta[names[name]], dtype=torch.float64) for name in sampled}
+        for start in range(0, count, piece):
+            part = tree_map(lambda t, s=start: t[s : s + piece], (x, y))
+            gradients = each_gradient(theta, *part)
+            for name in sampled:
+                squares[name] += gradients[names[name]].double().square().sum(0)
+        scale = posterior.num_data / count
+        found.append([(scale * squares[name] + precisions[name]).rsqrt().to(theta[names[name]]) for name in sampled])
+    return found
+
+
+class _DataLoss(torch.nn.Module):
+    def __init__(self, posterior: Posterior) -> None:
+        super().__init__()
+        self.posterior = posterior
+
+    def forward(self, x: Any, y: Any) -> Tensor:
+        return self.posterior.data_loss(x, y, vectorised=True)
+
+
+def _precision(prior: Any) -> float:
+    """1/σ² of a Gaussian; 1 for other priors."""
+    return 1 / prior.std**2 if type(prior) is Gaussian else 1.0
+
+
+@dataclass(frozen=True)
+class WithMetric:
+    """Makes samplers with a metric of each chain."""
+
+    make: Any
+    metrics: Sequence[Sequence[Tensor]]  # by chain, then by parameter
+
+    def __call__(self, params: Sequence[Tensor], *, chain: int | Sequence[int], **others: Any) -> Any:
+        """The sampler of these chains."""
+        if isinstance(chain, int):
+            metric = list(self.metrics[chain])
+        else:
+            metric = [torch.stack(parts) for parts in zip(*(self.metrics[c] for c in chain), strict=True)]
+        return self.make(params, chain=chain, metric=metric, **others)
