@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from langevin.core import random
-from langevin.core.batches import Batches, as_batches
+from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.random import Stream
@@ -28,10 +28,13 @@ from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, GROWTH, Look, Watch
+from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
 from langevin.inference.autopilot.warm_start import WarmStart, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
-from langevin.inference.manifest import device_of
+from langevin.inference.find_lr import find_lr
+from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.probe import can_probe
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, starting_points
 from langevin.inference.steppers import StepperFactory, sampler_factory, write_recipe
@@ -41,6 +44,7 @@ from langevin.storage.base import SampleStore
 _FIRST_LEG = 1000  # steps of burn-in, at most
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
+_TRIED = 32  # samples of each chain at each temperature of the ladder
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
 
 
@@ -63,13 +67,28 @@ class Autopilot:
         size = None if isinstance(self.data, torch.utils.data.DataLoader) else 1
         everything = as_batches(self.data, size, self.plan.seed, device_of(self.posterior))
         self._parts = DataParts.of(self.data, everything, self.plan.seed)
+        self._sampled, self._its_data = self.posterior, self.data
+        if self.plan.temperature == "auto":  # what is held out judges temperatures, and stays out
+            if self._parts.held_out is None:
+                raise ValueError(
+                    'temperature="auto" holds out some of the data, so it needs at least 20 examples that can be '
+                    "indexed: pass tensors or a data set instead of a DataLoader, or give a temperature."
+                )
+            self._sampled = copy.deepcopy(self.posterior)
+            self._sampled.num_data, self._its_data = self._parts.num_training, self._parts.training
 
     def run(self) -> None:
         """All stages, from where they were left."""
-        if self.store.manifest["autopilot"]["stage"] != "sampling":
+        if self._about.get("stage") != "sampling":
             warm = self._warm_start()
-            self._begin_sampling(self._burn_in(warm), warm)
+            burnt = self._search_temperature(warm) if self.plan.temperature == "auto" else self._burn_in(warm, 1.0)
+            self._begin_sampling(burnt, warm)
         self._sample()
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.store.manifest["autopilot"]
+        return found
 
     def decide_plan(self) -> None:
         """Say what was planned."""
@@ -105,62 +124,121 @@ class Autopilot:
         epochs = 60 * self.posterior.num_data
         return WarmStart([starts[c] for c in range(self.plan.chains)], [], epochs, 0, "given", pretrained=True)
 
-    def _burn_in(self, warm: WarmStart) -> BurnIn:
-        engine = self._engine(self._seed(2))
+    def _search_temperature(self, warm: WarmStart) -> BurnIn:
+        """Burn-in and some samples at each temperature; the choice, and its chains."""
+        assert self._parts.held_out is not None
+        held_out = Evaluation(self.posterior, self._parts.held_out)
+        densities, burnt = {}, {}
+        for temperature in LADDER:
+            burnt[temperature] = self._burn_in(warm, 1 / (2 * len(LADDER)), temperature)
+            store = self._tried(burnt[temperature], temperature)
+            densities[temperature] = mixture_density(store, held_out)
+        chosen, rungs = choose_temperature(densities)
+        if self._stage("temperature"):
+            self._about["by_temperature"] = [rung._asdict() for rung in rungs]
+            self._about["chosen"] = {**self._about["rates"].get(f"{chosen:g}", {}), "temperature": chosen}
+            shown = ", ".join(f"{rung.temperature:g}: {rung.loss:.4f}" for rung in rungs)
+            why = f"held-out loss by T: {shown}; the largest T within one standard error of the best"
+            self._decide("temperature", 0, f"T = {chosen:g}", why)
+        return burnt[chosen]
+
+    def _tried(self, burnt: BurnIn, temperature: float) -> SampleStore:
+        """A few samples of each chain at a temperature."""
+        name = f"trial-{temperature:g}"
+        store = self._stores.find(name)
+        engine = self._engine(self._seed(3), temperature)
+        steps = max(_TRIED, burnt.steps // 2)
+        engine.settings = replace(engine.settings, steps=steps, thin=steps // _TRIED, mode=burnt.mode)
+        if store is None:
+            store = self._stores.create(name, make_manifest(engine, self.posterior, inputs=inputs_of(engine.batches)))
+            with store.writing():
+                store.write_fixed(self.posterior.fixed_tensors())
+                stages.hand_over(engine, store, burnt.checkpoints)
+                store.write_manifest()
+        with store.writing():
+            title = f"T = {temperature:g}"
+            stages.advance(engine, store, steps, title=title, progress=self.progress, interval=self.interval)
+            store.flush()
+        return store
+
+    def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
+        self._find_rate(warm, temperature)
+        engine = self._engine(self._seed(2), temperature)
         total = self._affordable(warm, engine)
-        most = max(2, int(_BURN_IN_SHARE * total))
+        most = max(2, int(_BURN_IN_SHARE * share * total))
         first = max(1, min(_FIRST_LEG, most // 2))
         if self.plan.sampler == "MCLMC":
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=first)
         if self.plan.full_batch:
             engine.make_stepper = self._with_metric(engine.make_stepper, warm)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
+        name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
         burnt = run_burn_in(
             engine,
             self.posterior,
             Evaluation(self.posterior, self._parts.watched),
             dict(enumerate(warm.weights)),
-            name="burn-in",
+            name=name,
             first=first,
             most=most,
             stores=self._stores,
             interval=self.interval,
             progress=self.progress,
         )
-        if self._stage("burn-in"):
+        if self._stage(name):
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
-            self._decide("burn-in", burnt.steps, decided, burnt.found)
+            at = "" if temperature is None else f" at T = {temperature:g}"
+            self._decide("burn-in", burnt.steps, decided + at, burnt.found)
         return burnt
+
+    def _find_rate(self, warm: WarmStart, temperature: float | None) -> None:
+        """The learning rate of a sampler that does not adapt it by itself, if none is given."""
+        rates = self._about.setdefault("rates", {})
+        options = self.plan.options | ({} if temperature is None else {"temperature": temperature})
+        kind = SAMPLERS.named(self.plan.sampler)
+        key = "" if temperature is None else f"{temperature:g}"
+        if key in rates or "lr" in options or kind.full_batch:
+            return
+        found = find_lr(
+            self._sampled,
+            self._its_data,
+            kind,
+            batch_size=self.plan.batch_size,
+            init=warm.weights[0],
+            seed=self._seed(4),
+            progress=self.progress,
+            **{name: value for name, value in options.items() if value != "auto"},
+        )
+        rates[key] = {"lr": found.lr}
+        if temperature is None:
+            self._about["chosen"] = rates[key]
+        at = "" if temperature is None else f" at T = {temperature:g}"
+        why = f"{len(found.trials)} rates tried; expected temperature {found.temperature:.3g}"
+        self._decide("burn-in", 0, f"lr = {found.lr:.3g}{at}", why)
 
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""
-        chains = self.plan.chains
         engine = self._engine(self.plan.seed)
         total = max(self._affordable(warm, engine) - burnt.steps, FEWEST)
         if self.plan.steps is not None:
             total = self.plan.steps
         thin = max(1, total // _SAMPLES)
-        burn_in_store = self._stores.find("burn-in")
-        assert burn_in_store is not None
-        known = burn_in_store.manifest["settings"]
-        settings = replace(
+        engine.settings = replace(
             engine.settings,
-            steps=min(FEWEST, _SAMPLES) * thin,
+            steps=FEWEST * thin,
             thin=thin,
-            mode=known["mode"],
-            compile=known["compile"],
+            mode=burnt.mode,
+            compile=burnt.compiled,
             measure_temperature=True,
         )
-        engine.settings = settings
-        engine.plan_probes(_PROBES)
-        started = {chain: stages.handed_over(checkpoint) for chain, checkpoint in burnt.checkpoints.items()}
-        self.store.drop_checkpoints(range(chains))
-        for group in engine.groups(dict.fromkeys(range(chains), 0)):
-            self.store.write_checkpoint({chain: started[chain] for chain in group})
+        if can_probe(self._sampled, engine.probe, engine.batches):
+            engine.plan_probes(_PROBES)
+        self.store.drop_checkpoints(range(self.plan.chains))
+        stages.hand_over(engine, self.store, burnt.checkpoints)
         manifest = self.store.manifest
         manifest["settings"] = asdict(engine.settings)
         manifest["sampler"] = write_recipe(engine.make_stepper)
-        manifest["autopilot"] |= {"stage": "sampling", "most": total, "looks": []}
+        self._about.update({"stage": "sampling", "most": total, "looks": []})
         self.store.write_manifest()
         self._decide("sampling", 0, f"every {thin} steps a sample, at most {total // thin} a chain", "")
 
@@ -169,8 +247,7 @@ class Autopilot:
         manifest = self.store.manifest
         engine = self._engine(self.plan.seed)
         engine.settings = RunSettings(**manifest["settings"])
-        thin, most = engine.settings.thin, manifest["autopilot"]["most"]
-        looks = manifest["autopilot"]["looks"]
+        thin, most, looks = engine.settings.thin, self._about["most"], self._about["looks"]
         watch = Watch(Evaluation(self.posterior, self._parts.watched))
         lengths = _lengths(most // thin)
         for leg in range(len(looks), len(lengths)):
@@ -189,21 +266,23 @@ class Autopilot:
             looks.append({**look._asdict(), "enough": look.enough})
             self.store.write_manifest()
             self._say_progress(look, lengths[leg], lengths[-1])
-        if manifest["autopilot"]["stage"] != "done":
+        if self._about["stage"] != "done":
             last = looks[-1]
             found = Look(**{name: last[name] for name in Look._fields})
             enough = len(looks) >= 2 and all(look["enough"] for look in looks[-2:])
             decided = "enough" if enough else "the budget is spent"
             self._decide("sampling", engine.settings.steps, f"stop: {decided}", str(found))
-            manifest["autopilot"]["stage"] = "done"
+            self._about["stage"] = "done"
             self.store.write_manifest()
 
     # parts of them
 
-    def _engine(self, seed: int) -> Engine:
-        """For sampling; with the seed of a stage."""
-        batches = self._batches(seed)
-        make = sampler_factory(self.plan.sampler, self.plan.options | self._rate())
+    def _engine(self, seed: int, temperature: float | None = None) -> Engine:
+        """For sampling; with the seed of a stage, and its temperature, if it is yet to be chosen."""
+        chosen = self._about.get("chosen", {})
+        if temperature is not None:
+            chosen = {**self._about["rates"].get(f"{temperature:g}", {}), "temperature": temperature}
+        make = sampler_factory(self.plan.sampler, self.plan.options | chosen)
         settings = RunSettings(
             steps=1,
             burn_in=0,
@@ -218,15 +297,9 @@ class Autopilot:
             autocast=None,
             measure_temperature=False,
         )
-        return Engine(copy.deepcopy(self.posterior), batches, make, None, settings)
-
-    def _rate(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.store.manifest["autopilot"].get("rate", {})
-        return found
-
-    def _batches(self, seed: int) -> Batches:
         size: Any = "full" if self.plan.full_batch else self.plan.batch_size
-        return make_batches(self.data, size, seed, device_of(self.posterior))
+        batches = make_batches(self._its_data, size, seed, device_of(self.posterior))
+        return Engine(copy.deepcopy(self._sampled), batches, make, None, settings)
 
     def _with_metric(self, make: StepperFactory, warm: WarmStart) -> StepperFactory:
         """Steps in units of the posterior's own scales, if gradients of single examples can be had."""
@@ -244,15 +317,14 @@ class Autopilot:
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
         """Steps after the warm start; a time is turned into steps once."""
-        manifest = self.store.manifest
-        if "steps" in manifest["autopilot"]:
-            return int(manifest["autopilot"]["steps"])
+        if "steps" in self._about:
+            return int(self._about["steps"])
         if self.plan.seconds is not None:
             steps = max(2 * FEWEST, int(self.plan.seconds / self._seconds_per_step(engine, warm)))
         else:
-            size = self.posterior.num_data if self.plan.full_batch else engine.batches.batch_size  # type: ignore[attr-defined]
+            size = batch_size_of(engine.batches.fetch(0, 0)[1])
             steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
-        manifest["autopilot"]["steps"] = steps
+        self._about["steps"] = steps
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self._budget())
         return steps
 
@@ -282,7 +354,7 @@ class Autopilot:
 
     def _stage(self, name: str) -> bool:
         """Note that a stage is complete; False if that was noted before."""
-        passed = self.store.manifest["autopilot"].setdefault("passed", [])
+        passed = self._about.setdefault("passed", [])
         if name in passed:
             return False
         passed.append(name)

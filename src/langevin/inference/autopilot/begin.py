@@ -101,7 +101,9 @@ def begin(
         grad_accumulation_steps=1,
         autocast=None,
     )
-    make = sampler_factory(plan.sampler, plan.options)
+    known = {"temperature": 1.0, "lr": 1e-3} if plan.temperature == "auto" or not plan.full_batch else {}
+    options = {name: value for name, value in plan.options.items() if value != "auto"}
+    make = sampler_factory(plan.sampler, known | options)  # what is not known yet is written down when it is
     engine = Engine(posterior, batches, make, None, settings)
     manifest = make_manifest(
         engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags

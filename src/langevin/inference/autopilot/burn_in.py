@@ -37,6 +37,8 @@ class BurnIn:
     steps: int
     settled: bool
     found: str
+    mode: str
+    compiled: bool
 
 
 def run_burn_in(
@@ -72,7 +74,8 @@ def run_burn_in(
             _look(store, engine, lengths[leg])
         frozen = _frozen(engine, store)
     looks = store.manifest["looks"]
-    return BurnIn(frozen, lengths[len(looks) - 1], looks[-1]["settled"], looks[-1]["found"])
+    last, settings = looks[-1], engine.settings
+    return BurnIn(frozen, lengths[len(looks) - 1], last["settled"], last["found"], settings.mode, settings.compile)
 
 
 def _lengths(first: int, most: int) -> list[int]:

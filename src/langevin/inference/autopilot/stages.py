@@ -77,7 +77,13 @@ def advance(
     engine.run(store, callbacks, progress, interval)
 
 
-def handed_over(checkpoint: Checkpoint) -> Checkpoint:
+def hand_over(engine: Engine, store: SampleStore, checkpoints: Mapping[int, Checkpoint]) -> None:
+    """Let chains of another stage be those of this store, at step 0."""
+    for group in engine.groups(dict.fromkeys(checkpoints, 0)):
+        store.write_checkpoint({chain: _handed_over(checkpoints[chain]) for chain in group})
+
+
+def _handed_over(checkpoint: Checkpoint) -> Checkpoint:
     """A chain as it is, to be the start of another stage: its weights and the sampler's state, no step taken."""
     tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith(("weights/", "state/"))}
     groups = [{k: v for k, v in group.items() if k not in _NEW} for group in checkpoint.values["groups"]]
