@@ -152,6 +152,7 @@ def sample(
             device=device,
             out=out,
             mode=mode,
+            compile=compile,
             callbacks=callbacks,
             progress=progress,
             interval=CheckpointInterval(checkpoint_steps, checkpoint_seconds),
@@ -274,6 +275,7 @@ def _by_autopilot(
     device: torch.device | str | None,
     out: str | Path | None,
     mode: str,
+    compile: bool | None,
     resume: str | None,
     **others: Any,
 ) -> Run:
@@ -303,6 +305,7 @@ def _by_autopilot(
         chains=chains,
         seed=seed,
         mode=mode,
+        compile=compile,
         batch_size=batch_size,
         budget=budget,
         steps=steps,

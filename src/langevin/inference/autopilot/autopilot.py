@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -42,6 +43,7 @@ from langevin.samplers import SAMPLERS
 from langevin.storage.base import SampleStore
 
 _FIRST_LEG = 1000  # steps of burn-in, at most
+_SHORTEST_LEG = 100
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
 _TRIED = 32  # samples of each chain at each temperature of the ladder
@@ -165,8 +167,8 @@ class Autopilot:
         self._find_rate(warm, temperature)
         engine = self._engine(self._seed(2), temperature)
         total = self._affordable(warm, engine)
-        most = max(2, int(_BURN_IN_SHARE * share * total))
-        first = max(1, min(_FIRST_LEG, most // 2))
+        most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total))
+        first = min(_FIRST_LEG, most // 2)
         if self.plan.sampler == "MCLMC":
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=first)
         if self.plan.full_batch:
@@ -179,6 +181,7 @@ class Autopilot:
             Evaluation(self.posterior, self._parts.watched),
             dict(enumerate(warm.weights)),
             name=name,
+            compile=self.plan.compile,
             first=first,
             most=most,
             stores=self._stores,
@@ -324,6 +327,13 @@ class Autopilot:
         else:
             size = batch_size_of(engine.batches.fetch(0, 0)[1])
             steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
+        if steps < 4 * _SHORTEST_LEG:
+            warnings.warn(
+                f"The budget allows {steps} steps of each chain, too few for burn-in and samples: {4 * _SHORTEST_LEG} "
+                f"will be taken. Give a larger one.",
+                stacklevel=2,
+            )
+            steps = 4 * _SHORTEST_LEG
         self._about["steps"] = steps
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self._budget())
         return steps

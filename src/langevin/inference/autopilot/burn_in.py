@@ -48,6 +48,7 @@ def run_burn_in(
     starts: Mapping[int, Mapping[str, Tensor]],
     *,
     name: str,
+    compile: bool | None,
     first: int,
     most: int,
     stores: StageStores,
@@ -58,7 +59,7 @@ def run_burn_in(
     engine.monitor = Monitor(_watcher(evaluation, engine.settings.seed), max(1, first // _WATCHED))
     store = stores.find(name)
     if store is None:
-        engine.choose_mode(engine.settings.mode, list(starts.values()), None)
+        engine.choose_mode(engine.settings.mode, list(starts.values()), compile)
         store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
         store.manifest["looks"] = []
         with store.writing():

@@ -66,6 +66,7 @@ class Plan:
     chains: int
     seed: int
     mode: str
+    compile: bool | None
     batch_size: int | None  # of mini-batches
     temperature: float | str
     seconds: float | None

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from langevin.core.statistics import batch_means_ess
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.storage.base import SampleStore
 
@@ -82,8 +81,21 @@ def looked(outputs: Tensor, log_probs: Tensor) -> Look:
     density = float(together.mean())
     if samples < 4:
         return Look(samples, 0.0, density, math.inf, between)
-    ess = sum(batch_means_ess(rows) for rows in outputs.double())
-    share = (log_probs - together).exp().mean(2)  # of each sample in the density, whose mean is 1
-    of_mean = share.var(1) / batch_means_ess(share.T).clamp_min(1.0)
-    error = math.sqrt(float(of_mean.sum())) / chains
-    return Look(samples, float(torch.quantile(torch.as_tensor(ess), 0.1)), density, error, between)
+    ess = pooled_ess(outputs.double())
+    share = (log_probs - together).exp().mean(2, keepdim=True)  # of each sample in the density, whose mean is 1
+    error = math.sqrt(float(share.var(1).mean() / pooled_ess(share).clamp_min(1.0)))
+    return Look(samples, float(torch.quantile(ess, 0.1)), density, error, between)
+
+
+def pooled_ess(draws: Tensor) -> Tensor:
+    """Of draws (chains, n, …), the effective samples of all chains by batch means, variances pooled over chains.
+
+    Chains one by one would give ratios of few degrees of freedom, whose mean is too large.
+    """
+    chains, n = draws.shape[:2]
+    length = math.isqrt(n)
+    first = n % length
+    batches = draws[:, first:].unflatten(1, (n // length, length)).mean(2)
+    of_mean = (batches.var(1) * length / n).mean(0) / chains
+    variance = draws.var(1).mean(0)
+    return torch.where(variance > 0, variance / of_mean.clamp_min(torch.finfo(draws.dtype).tiny), 0.0)

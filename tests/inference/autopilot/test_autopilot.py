@@ -1,0 +1,173 @@
+"""`lv.sample(posterior, data)`: what it finds, what it says, and that it goes on from wherever it was stopped."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.inference.autopilot import autopilot, warm_start
+
+N = 120
+
+
+def regression() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 3, generator=generator)
+    return x, x @ torch.tensor([[1.0], [-2.0], [0.5]]) + 0.3 * torch.randn(N, 1, generator=generator)
+
+
+def linear_posterior() -> lv.Posterior:
+    torch.manual_seed(1)
+    return lv.Posterior(nn.Linear(3, 1), lv.likelihoods.Gaussian(0.3), lv.priors.Gaussian(1.0), num_data=N)
+
+
+def exact(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    features = torch.cat([x, torch.ones(N, 1)], 1).double()
+    precision = features.T @ features / 0.09 + torch.eye(4).double()
+    covariance = torch.linalg.inv(precision)
+    return covariance @ features.T @ y[:, 0].double() / 0.09, covariance
+
+
+def draws(run: lv.Run) -> torch.Tensor:
+    return torch.stack([torch.cat([w["weight"].flatten(), w["bias"]]) for w in run]).double()
+
+
+@pytest.fixture(scope="module")
+def run() -> lv.Run:
+    return lv.sample(linear_posterior(), regression(), compile=False, progress=False)
+
+
+def test_the_posterior_of_a_linear_model_is_exact(run) -> None:
+    mean, covariance = exact(*regression())
+    found = draws(run)
+    std = covariance.diagonal().sqrt()
+    # 400 effective samples at least: a standard error of a twentieth of a standard deviation
+    assert ((found.mean(0) - mean).abs() < 4 * std / math.sqrt(400)).all()
+    assert torch.allclose(found.var(0), std**2, rtol=4 * math.sqrt(2 / 400) + 0.05)  # 5 % for the bias of lr
+
+
+def test_it_says_what_it_decided(run) -> None:
+    stages = [decision.stage for decision in run.tuning]
+    assert stages[0] == "plan" and "warm start" in stages and "burn-in" in stages and stages[-1] == "sampling"
+    assert "enough" in run.tuning[-1].decided
+    assert "full batches" in str(run.tuning)
+    assert len(run.warm_start) == len(run.chains) == 10
+
+
+def test_runs_with_given_settings_tuned_nothing() -> None:
+    x, y = regression()
+    by_hand = lv.sample(linear_posterior(), (x, y), lv.SGLD, lr=1e-3, steps=20, progress=False)
+    assert len(by_hand.tuning) == 0 and "all settings were given" in str(by_hand.tuning)
+    with pytest.raises(lv.RunError, match="no warm start"):
+        by_hand.warm_start  # noqa: B018
+
+
+@pytest.fixture(autouse=True)
+def short_warm_start(monkeypatch) -> None:
+    monkeypatch.setattr(warm_start, "_STEPS", 300)
+    monkeypatch.setattr(warm_start, "_EPOCHS", 1)
+
+
+QUICK = {"chains": 2, "budget": "3x", "mode": "vectorised", "compile": False, "progress": False}
+
+
+def small(out, **options) -> lv.Run:
+    return lv.sample(linear_posterior(), regression(), out=out, **QUICK, **options)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stage", ["warm-start", "warm-start-slower", "burn-in", "sampling"])
+def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -> None:
+    whole = draws(small(tmp_path / "whole"))
+    engine_run = autopilot.stages.advance
+    seen = []
+
+    def dies(engine, store, until, **options):
+        if str(store.path).endswith(stage) or (stage == "sampling" and store.path == tmp_path / "cut"):
+            seen.append(until)
+            if len(seen) == 2:
+                raise Killed
+        engine_run(engine, store, until, **options)
+
+    monkeypatch.setattr(autopilot.stages, "advance", dies)
+    with pytest.raises(Killed):
+        small(tmp_path / "cut")
+    monkeypatch.undo()
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), whole)
+    assert [d.decided for d in again.tuning] == [d.decided for d in lv.load(tmp_path / "whole", nn.Linear(3, 1)).tuning]
+
+
+def test_the_same_call_continues_with_resume_auto(tmp_path) -> None:
+    first = small(tmp_path / "run")
+    again = small(tmp_path / "run", resume="auto")
+    assert torch.equal(draws(first), draws(again))
+
+
+def test_a_sampler_without_rate_gets_one() -> None:
+    run = lv.sample(linear_posterior(), regression(), lv.SGHMC, batch_size=60, **QUICK)
+    assert any(decision.decided.startswith("lr = ") for decision in run.tuning)
+    assert run.manifest["sampler"]["options"]["lr"] > 0
+    mean, covariance = exact(*regression())
+    assert ((draws(run).mean(0) - mean).abs() < 1.5 * covariance.diagonal().sqrt()).all()
+
+
+def test_a_temperature_is_chosen_on_data_held_out() -> None:
+    run = lv.sample(linear_posterior(), regression(), temperature="auto", **QUICK)
+    assert run.target_temperature in (1.0, 0.3, 0.1, 0.03)
+    assert any("T = " in decision.decided and decision.stage == "temperature" for decision in run.tuning)
+
+
+def test_pretrained_weights_are_where_it_starts() -> None:
+    posterior = linear_posterior()
+    mean, _ = exact(*regression())
+    with torch.no_grad():
+        posterior.model.weight.copy_(mean[:3][None])
+        posterior.model.bias.copy_(mean[3:])
+    run = lv.sample(posterior, regression(), **QUICK)
+    assert "from the given weights" in str(run.tuning)
+
+
+def test_a_loader_gets_mini_batches() -> None:
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*regression()), batch_size=40, shuffle=True)
+    run = lv.sample(linear_posterior(), loader, **QUICK)
+    assert run.manifest["sampler"]["name"] == "SGHMC"
+    assert "can't be indexed" in str(run.tuning)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"burn_in": 10}, "burn_in belongs to a run whose sampler, lr and steps are given"),
+        ({"schedule": lv.cyclical(10)}, "schedule belongs to"),
+        ({"sampler": lambda params: None}, "Without lr the autopilot adapts a sampler of the library"),
+        ({"budget": "soon"}, "write a time"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        lv.sample(linear_posterior(), regression(), progress=False, **options)
+
+
+def test_inputs_that_are_not_standardized_are_remarked_on() -> None:
+    x, y = regression()
+    posterior = linear_posterior()
+    with pytest.warns(UserWarning, match="not standardized"):
+        lv.sample(posterior, (100 * x + 500, y), chains=1, budget="1x", progress=False)
+
+
+def test_a_budget_that_is_too_short_is_said() -> None:
+    with pytest.warns(UserWarning, match="The budget allows"):
+        lv.sample(linear_posterior(), regression(), chains=1, budget="0.001x", progress=False)
+
+
+def test_nothing_is_warned_of_otherwise() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lv.sample(linear_posterior(), regression(), **QUICK)
