@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from itertools import pairwise
 
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_the_energy_error_of_mclmc_is_of_third_order():
         problem = Problem("mclmc", well, 0.1 + 0.1 * normal(64, 6), num_data=NUM_DATA, lr=lr, L=10.0)
         problem.take(1)
         errors.append(float(problem.sampler.by_chain("energy_error").abs().median()))
-    for large, small in zip(errors, errors[1:], strict=False):
+    for large, small in pairwise(errors):
         assert 2.7 < math.log2(large / small) < 3.3
 
 

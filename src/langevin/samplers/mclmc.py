@@ -59,9 +59,9 @@ class MCLMC(FullBatchSampler):
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
 
-    `param_groups[0]` has "V", "L" and "adapt_steps" (None: V as it is), which may be changed while it runs; a number "L"
-    is that of all chains and takes precedence over the adapted ones. `by_chain(name)` has the adapted "lr" and "L", the
-    last "energy_error" (ΔE), and "rejected": the steps that were not finite, since `freeze`.
+    `param_groups[0]` has "V", "L" and "adapt_steps" (None: V as it is), which may be changed while it runs; a number
+    "L" is that of all chains and takes precedence over the adapted ones. `by_chain(name)` has the adapted "lr" and "L",
+    the last "energy_error" (ΔE), and "rejected": the steps that were not finite, since `freeze`.
     """
 
     order = 2
