@@ -35,7 +35,7 @@ from langevin.samplers.directions import kick_and_drift, normalize, refresh
 from langevin.samplers.full_batch import FullBatchSampler
 
 _B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
-_LIMIT = 2.5514  # of lr √(N λ/T), above which this integrator is unstable
+_LIMIT = 2.553  # of lr √(N λ/T), above which this integrator is unstable
 _KEEP = 149 / 151
 _FIRST_V = 0.5
 _ANNEALED = 0.8  # share of burn-in in which V falls
