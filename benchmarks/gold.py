@@ -163,7 +163,7 @@ def measure(
     run = lv.sample(
         posterior,
         train,
-        partial(kind, lr=rate.lr, **case.options),
+        partial(kind, **({} if rate.lr is None else {"lr": rate.lr}), **case.options),
         batch_size=batch_size,
         steps=case.steps,
         thin=10,
