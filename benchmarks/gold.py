@@ -73,6 +73,8 @@ CASES: dict[str, dict[str, Case | None]] = {
             batch_size=lv.samplers.batch_size_for(temperature=1.0, lr=0.1, num_data=569),
         ),
         "fsgd": Case(),
+        "mclmc": Case(steps=4000),
+        "hmc": Case(steps=1000),
         "sgd": None,  # the baseline converges to a point
     },
     "network": {
@@ -84,6 +86,8 @@ CASES: dict[str, dict[str, Case | None]] = {
         "sgnht": Case(),
         "atmc": Case(),
         "fsgd": Case(),
+        "mclmc": Case(steps=4000),
+        "hmc": Case(steps=1000),
         "nld": None,  # the drift Γ of target="posterior" is for 300 weights at most
         "sngd": None,  # a full Fisher of 910 weights in every step takes too long
         "sgd": None,
@@ -154,12 +158,13 @@ def measure(
     kind = SAMPLERS[name]
     start = lv.find_map(posterior, train, method="sgd", lr=0.05, steps=2000, batch_size=_START_BATCH, progress=False)
     rate = Rate(case.lr) if case.lr is not None else search_rate(name, case, posterior, train, start)
+    batch_size = posterior.num_data if kind.full_batch else case.batch_size
     began = time.perf_counter()
     run = lv.sample(
         posterior,
         train,
-        partial(kind, lr=rate.lr, **case.options),
-        batch_size=case.batch_size,
+        partial(kind, **({} if rate.lr is None else {"lr": rate.lr}), **case.options),
+        batch_size=batch_size,
         steps=case.steps,
         thin=10,
         chains=case.chains,
@@ -174,8 +179,8 @@ def measure(
     return Measured(
         method=name,
         note=", ".join(note for note in notes if note),
-        lr=rate.lr,
-        batch_size=case.batch_size,
+        lr=rate.lr or float(run.samples.records[-1].stats["lr"]),
+        batch_size=batch_size,
         gradients=gradients,
         temperature=temperature and temperature.mean,
         temperature_error=temperature and temperature.error,
@@ -187,12 +192,14 @@ def measure(
 class Rate(NamedTuple):
     """A learning rate, and what the tables have to say about it."""
 
-    lr: float
+    lr: float | None  # None: adapted by the sampler
     note: str = ""
 
 
 def search_rate(name: str, case: Case, posterior: lv.Posterior, train: Pair, start: Weights) -> Rate:
     """The rate by the rules at the top of this module; a tenth of the stability limit where they give none."""
+    if SAMPLERS[name].full_batch:
+        return Rate(None, "lr: adapted in burn-in")
     sampler = partial(SAMPLERS[name], **case.options)
     if SAMPLERS[name].injects_noise:
         options: dict[str, Any] = {"batch_size": case.batch_size, "steps": case.search_steps, "progress": False}

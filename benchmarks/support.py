@@ -80,7 +80,7 @@ def try_sampler(network: Network, sampler: str, **options: Any) -> Support:
                 lv.samplers.SAMPLERS[sampler],
                 lr=1e-5,
                 **options,
-                batch_size=4,
+                batch_size="full" if lv.samplers.SAMPLERS[sampler].full_batch else 4,
                 steps=2,
                 burn_in=0,
                 thin=1,

@@ -19,8 +19,11 @@ NUM_DATA = 50
 FRACTION = {1: 0.05, 2: 0.2}  # of the stability limit, by order: the bias is then about 5 % and 4 %
 SIGMAS = 4.0
 
+FULL_BATCH = [name for name, sampler_class in SAMPLERS.items() if sampler_class.full_batch]
 TARGETED = [
-    name for name, sampler_class in SAMPLERS.items() if sampler_class.target == "posterior" and sampler_class.stackable
+    name
+    for name, sampler_class in SAMPLERS.items()
+    if sampler_class.target == "posterior" and sampler_class.stackable and name not in FULL_BATCH
 ]
 LAYERWISE = [
     name

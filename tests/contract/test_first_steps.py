@@ -17,7 +17,8 @@ OPTIONS = {"nld": {"target": "as-printed", "batch_size": 64}, "sngd": {"batch_si
 
 def adaptive() -> list[str]:
     probe = [nn.Parameter(torch.zeros(2))]
-    return [name for name, kind in SAMPLERS.items() if kind(probe, lr=1e-3, num_data=10).adapts]
+    kinds = {name: kind for name, kind in SAMPLERS.items() if not kind.full_batch}
+    return [name for name, kind in kinds.items() if kind(probe, lr=1e-3, num_data=10).adapts]
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from langevin.samplers import SAMPLERS, Sampler
 from tests.contract.targets import limit, make
 
 ALL = list(SAMPLERS)
-ELEMENTWISE = [name for name in ALL if SAMPLERS[name].stackable]
+ELEMENTWISE = [name for name in ALL if SAMPLERS[name].stackable and not SAMPLERS[name].full_batch]
 
 
 def quadratic(parameters):

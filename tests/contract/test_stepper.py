@@ -29,10 +29,15 @@ def made(name):
 
 def take(posterior, stepper, steps):
     x, y = toy_data()
-    for _ in range(steps):
+
+    def closure():
         stepper.zero_grad()
-        posterior.loss(x, y).backward()
-        stepper.step()
+        loss = posterior.loss(x, y)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        stepper.step(closure)
     return torch.cat([p.detach().flatten() for p in posterior.parameters()])
 
 

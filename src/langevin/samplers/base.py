@@ -180,8 +180,11 @@ class Sampler(Optimizer, ABC):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @overload
+    def step(self, closure: Callable[[], Tensor]) -> Tensor: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient."""
         loss = None
         if closure is not None:

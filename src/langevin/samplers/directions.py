@@ -44,7 +44,8 @@ def kick(u: Tensor, force: Tensor, time: Tensor) -> Tensor:
     total = torch.linalg.vector_norm(u + e, dim=1, keepdim=True, dtype=torch.float64).square() / 2  # 1 + a
     along = rest * (1 + zeta + (total - 1) * rest)
     normalize(u.mul_((2 * zeta).to(u)).addcmul_(e, along.to(u)))
-    return (d - 1) * (delta - math.log(2) + torch.log(total * rest * (1 + zeta) + 2 * zeta.square()))
+    change: Tensor = (d - 1) * (delta - math.log(2) + torch.log(total * rest * (1 + zeta) + 2 * zeta.square()))
+    return change
 
 
 def refresh(u: Tensor, z: Tensor, nu: Tensor) -> None:

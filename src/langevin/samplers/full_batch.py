@@ -42,7 +42,7 @@ class Rows:
 
     def by_parameter(self, rows: Tensor) -> list[Tensor]:
         """Views with the shapes of the parameters."""
-        return [part.view(p.shape) for part, p in zip(rows.split(self.sizes, 1), self.params, strict=True)]
+        return [part.view(p.shape) for part, p in zip(torch.split(rows, self.sizes, 1), self.params, strict=True)]
 
     def joined(self, tensors: Iterable[Tensor]) -> Tensor:
         """The opposite, a copy."""

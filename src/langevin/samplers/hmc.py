@@ -120,7 +120,8 @@ class HMC(FullBatchSampler):
 
     def _count(self, group: Group) -> int:
         """The leapfrog steps of this trajectory."""
-        low, high = (group["leapfrog_steps"] + 1) // 2, (3 * group["leapfrog_steps"]) // 2
+        mean: int = group["leapfrog_steps"]
+        low, high = (mean + 1) // 2, 3 * mean // 2
         number = random.integer(seed=group["seed"], chain=0, step=group["step"], stream=Stream.ACCEPT, block=1)
         return low + number % (high - low + 1)
 
@@ -164,4 +165,5 @@ class HMC(FullBatchSampler):
 
 
 def _half_square(p: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(p, dim=1, keepdim=True, dtype=torch.float64).square() / 2
+    norm: Tensor = torch.linalg.vector_norm(p, dim=1, keepdim=True, dtype=torch.float64)
+    return norm.square() / 2

@@ -35,7 +35,7 @@ from langevin.samplers.directions import kick_and_drift, normalize, refresh
 from langevin.samplers.full_batch import FullBatchSampler
 
 _B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
-_LIMIT = 2.5514  # of lr √(N λ/T), above which this integrator is unstable
+_LIMIT = 2.553  # of lr √(N λ/T), above which this integrator is unstable
 _KEEP = 149 / 151
 _FIRST_V = 0.5
 _ANNEALED = 0.8  # share of burn-in in which V falls
@@ -59,9 +59,9 @@ class MCLMC(FullBatchSampler):
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
 
-    `param_groups[0]` has "V", "L" and "adapt_steps" and may be changed while it runs; a number "L" is that of all chains
-    and takes precedence over the adapted ones. `state` of the first parameter has "lr", "L", "energy_error" (ΔE) and
-    "rejected" by chain: steps that were not finite, since `freeze`.
+    `param_groups[0]` has "V", "L" and "adapt_steps" (None: V as it is), which may be changed while it runs; a number
+    "L" is that of all chains and takes precedence over the adapted ones. `by_chain(name)` has the adapted "lr" and "L",
+    the last "energy_error" (ΔE), and "rejected": the steps that were not finite, since `freeze`.
     """
 
     order = 2
