@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench faults reproduce architecture clean
+.PHONY: demo test test-slow lint bench bench-autopilot faults reproduce architecture clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -21,6 +21,9 @@ lint: .venv/ready-test
 	$(BIN)/lint-imports
 
 # what is in docs/gold already is not run again; peers are compared with where `pip install '.[bench]'` put them
+bench-autopilot: .venv/ready-test
+	$(BIN)/python -m benchmarks autopilot --out docs/autopilot --sets yacht,concrete,energy,protein,wine-quality-red,power-plant
+
 bench: .venv/ready-test
 	$(BIN)/python -m benchmarks --out benchmarks
 	$(BIN)/python -m benchmarks gold --out docs/gold

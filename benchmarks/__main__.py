@@ -56,6 +56,22 @@ def temperature(out: Annotated[Path, typer.Option(help="Directory of results and
 
 
 @app.command()
+def autopilot(
+    out: Annotated[Path, typer.Option(help="Directory of results and the page; finished cells are not run again.")],
+    sets: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "yacht,concrete,energy,protein",
+    folds: Annotated[int | None, typer.Option(help="At most so many splits of each.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+) -> None:
+    """`lv.sample(posterior, train)` on regression sets, against the deep ensemble that it starts from."""
+    from benchmarks.autopilot import FOLDS, run_autopilot
+
+    names = [name.strip() for name in sets.split(",")]
+    if unknown := [name for name in names if name not in FOLDS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(FOLDS)}.", param_hint="--sets")
+    run_autopilot(out, names, folds, typer.echo, threads)
+
+
+@app.command()
 def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> None:
     """Which sampler supports which network: two steps of each."""
     from benchmarks.support import write_support

