@@ -99,8 +99,8 @@ def page(out: Path) -> str:
         "",
         "Written by `python -m benchmarks autopilot`. One call, `lv.sample(posterior, train)`, on every row: a network "
         "with one hidden layer of 50 ReLUs (protein 100) and a heteroscedastic Gaussian likelihood. Negative "
-        "log-likelihood of the predictive mixture in the units of the data, mean and standard error over the standard splits. The deep "
-        "ensemble is the warm start of the same run: the difference is paired over splits. Published: the best of deep "
+        "log-likelihood of the predictive mixture in the units of the data, mean and standard error over the standard splits. "
+        "The deep ensemble is the warm start of the same run: the difference is paired over splits. Published: the best of deep "
         "ensemble and MC dropout. Prototype: on the first split.",
         "",
         "| set | splits | published | one network | deep ensemble | autopilot | autopilot − ensemble | first split "
@@ -113,10 +113,11 @@ def page(out: Path) -> str:
             continue
         nll, ensemble = ([row[kind]["nll"] for row in mine] for kind in ("run", "ensemble"))
         first = next((row["run"]["nll"] for row in mine if row["fold"] == 0), math.nan)
+        gain = [a - b for a, b in zip(nll, ensemble, strict=True)]
         beside = f" ({PROTOTYPE[name]:.2f})" if name in PROTOTYPE else ""
         lines.append(
             f"| {name} | {len(mine)} | {PUBLISHED[name]:.2f} | {_mean([row['one'] for row in mine])} | "
-            f"{_mean(ensemble)} | **{_mean(nll)}** | {_mean([a - b for a, b in zip(nll, ensemble, strict=True)])} | {first:.2f}{beside} | "
+            f"{_mean(ensemble)} | **{_mean(nll)}** | {_mean(gain)} | {first:.2f}{beside} | "
             f"{_mean([row['run']['rmse'] for row in mine])} | {statistics.median(row['seconds'] for row in mine):.0f} |"
         )
     return "\n".join(lines) + "\n"

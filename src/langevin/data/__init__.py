@@ -20,7 +20,7 @@ from langevin.data.images import ImageDataset
 from langevin.data.mnist import fashion_mnist, mnist, notmnist, projected_mnist, small_mnist
 from langevin.data.mushroom import mushroom
 from langevin.data.synthetic import LogisticDataset, binary_logistic
-from langevin.data.uci import NAMES as _UCI
+from langevin.data.uci import FOLDS as _UCI
 from langevin.data.uci import RegressionDataset, uci
 
 __all__ = [

@@ -241,8 +241,8 @@ def _temperatures(options: Mapping[str, Any]) -> list[float] | None:
     given = options.get("temperature")
     if isinstance(given, str):
         raise ValueError(
-            f'temperature={given!r}: give a number. temperature="auto" is for the autopilot, which chooses lr and steps '
-            f'too: lv.sample(posterior, data, temperature="auto").'
+            f'temperature={given!r}: give a number. temperature="auto" is for the autopilot, which chooses lr and '
+            f'steps too: lv.sample(posterior, data, temperature="auto").'
         )
     if not isinstance(given, list | tuple):
         return None
