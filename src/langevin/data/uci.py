@@ -38,8 +38,8 @@ def uci(name: str, split: str = "train", fold: int = 0, standardize: bool = True
     """Return a UCI regression data set: concrete, energy, power-plant, protein, wine-quality-red or yacht.
 
     `fold`, 0 to 19 (protein: 0 to 4), is one of the splits (90 % to train on) of Hernández-Lobato & Adams (2015),
-    "Probabilistic backpropagation", in the files of Gal & Ghahramani (2016), "Dropout as a Bayesian approximation". Features and
-    targets are standardized by the training part of the fold, unless `standardize=False`.
+    "Probabilistic backpropagation", in the files of Gal & Ghahramani (2016), "Dropout as a Bayesian approximation".
+    Features and targets are standardized by the training part of the fold, unless `standardize=False`.
     """
     check_split(split)
     if name not in FOLDS:

@@ -105,12 +105,15 @@ def test_a_part_is_held_out_and_watched_examples_are_of_the_other() -> None:
     x, y = torch.arange(100.0)[:, None], torch.arange(100)
     parts = DataParts.of((x, y), as_batches((x, y), 1, 0, torch.device("cpu")), seed=3)
     held, kept = set(parts.held_out[1].tolist()), set(parts.training[1].tolist())
-    assert len(held) == 15 and held | kept == set(range(100)) and not held & kept
+    assert len(held) == 15
+    assert held | kept == set(range(100))
+    assert not held & kept
     assert set(parts.watched[1].tolist()) <= kept
     again = DataParts.of((x, y), as_batches((x, y), 1, 0, torch.device("cpu")), seed=3)
     assert set(again.held_out[1].tolist()) == held
     few = DataParts.of((x[:10], y[:10]), as_batches((x[:10], y[:10]), 1, 0, torch.device("cpu")), seed=3)
-    assert few.held_out is None and few.num_training == 10
+    assert few.held_out is None
+    assert few.num_training == 10
 
 
 def test_the_regime_is_chosen_by_multiply_adds() -> None:
@@ -121,7 +124,8 @@ def test_the_regime_is_chosen_by_multiply_adds() -> None:
     assert choose_regime(posterior, batches)[0]
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=5)
     full, _, why = choose_regime(posterior, as_batches(loader, None, 0, torch.device("cpu")))
-    assert not full and "can't be indexed" in why
+    assert not full
+    assert "can't be indexed" in why
 
 
 def test_scales_are_those_of_a_linear_model() -> None:
