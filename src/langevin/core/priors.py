@@ -60,6 +60,52 @@ class Gaussian:
 
 @PRIORS.register
 @dataclass(frozen=True)
+class SampledGaussian:
+    """Normal weights N(0, 1/λ) whose precision λ ~ Gamma(shape, rate) is sampled too, one λ for each tensor.
+
+    `lv.sample` draws λ | θ exactly (Gibbs) every `every` steps, after the first `start` steps in which λ = shape/rate;
+    it is in `run.trace("precision/NAME")`. Mini-batches do not enter: the draw depends on the weights alone.
+
+    >>> SampledGaussian(shape=2.0, rate=0.5).mean_precision
+    4.0
+    """
+
+    shape: float = 2.0
+    rate: float = 2.0
+    every: int = 10
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(self, shape=self.shape, rate=self.rate)
+        if not (isinstance(self.every, int) and self.every >= 1 and isinstance(self.start, int) and self.start >= 0):
+            raise ValueError(
+                f"SampledGaussian(every={self.every}, start={self.start}): every is 1 or more steps, start 0 or more."
+            )
+
+    @property
+    def mean_precision(self) -> float:
+        """E[λ], the first value."""
+        return self.shape / self.rate
+
+    def log_prob(self, parameter: Tensor) -> Tensor:
+        """log ∫ N(θ; 0, 1/λ) Gamma(λ) dλ: a multivariate Student's t."""
+        a, b, d = self.shape, self.rate, parameter.numel()
+        constant = a * math.log(b) - math.lgamma(a) + math.lgamma(a + d / 2) - d / 2 * math.log(2 * math.pi)
+        return constant - (a + d / 2) * (b + parameter.square().sum() / 2).log()
+
+    def conditional_log_prob(self, parameter: Tensor, precision: Tensor) -> Tensor:
+        """log N(θ; 0, 1/λ)."""
+        log_normalizer = parameter.numel() / 2 * (math.log(2 * math.pi) - precision.log())
+        return -0.5 * precision * parameter.square().sum() - log_normalizer
+
+    def posterior_of_precision(self, squares: float, size: int, temperature: float) -> tuple[float, float]:
+        """Shape and rate of λ | θ with Σθ² = `squares`: the density exp(−U/T) in λ is a Gamma again."""
+        shape = 1 + (self.shape - 1 + size / 2) / temperature
+        return shape, (self.rate + squares / 2) / temperature
+
+
+@PRIORS.register
+@dataclass(frozen=True)
 class Flat:
     """A constant density. It is improper, and the posterior may be improper too.
 
@@ -180,7 +226,8 @@ class PerParameter:
     Gaussian(std=10.0)
     """
 
-    def __init__(self, patterns: Mapping[str, Prior]) -> None:
+    def __init__(self, patterns: Mapping[str, Prior], *, strict: bool = True) -> None:
+        self.strict = strict
         for pattern, prior in patterns.items():
             if not isinstance(prior, Prior):
                 raise ValueError(f"The prior for {pattern!r} has no log_prob: {prior!r}. Write Gaussian(std=1.0).")
@@ -196,6 +243,22 @@ class PerParameter:
             f'Add a default as the last one: {{…, "*": Gaussian(std=1.0)}}.'
         )
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a pattern that applies to no parameter, "*" excepted; without `strict`, any is fine."""
+        for pattern in self.patterns if self.strict else ():
+            if pattern == "*" or any(self._first(name) == pattern for name in names):
+                continue
+            earlier = [self._first(name) for name in names if fnmatchcase(name, pattern)]
+            if earlier:
+                raise ValueError(
+                    f"The prior of the pattern {pattern!r} never applies: {earlier[0]!r} comes first. Put {pattern!r} "
+                    f"before it."
+                )
+            raise ValueError(f"The pattern {pattern!r} matches no parameter; the names are {list(names)}.")
+
+    def _first(self, name: str) -> str | None:
+        return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
+
     def __repr__(self) -> str:
         return f"PerParameter({self.patterns})"
 
@@ -207,7 +270,8 @@ def resnetpp(b: float = 5.0) -> PerParameter:
     get Gaussian(1).
     """
     return PerParameter(
-        {"*scale": GroupLaplace(b), "*direction": UnitDirection(), "*bias": Gaussian(1.0), "*": Gaussian(1.0)}
+        {"*scale": GroupLaplace(b), "*direction": UnitDirection(), "*bias": Gaussian(1.0), "*": Gaussian(1.0)},
+        strict=False,
     )
 
 
@@ -220,6 +284,19 @@ def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     for name, parameter in model.named_parameters():
         inputs = parameter[0].numel() if parameter.dim() > 1 else 0
         priors[glob.escape(name)] = Gaussian(gain / math.sqrt(inputs)) if inputs else Gaussian(1.0)
+    return PerParameter({**priors, "*": Gaussian(1.0)})
+
+
+def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: int = 0) -> PerParameter:
+    """`fan_in` with a sampled scale for each weight tensor: its precision λ has mean fan_in/2. Biases have std 1.
+
+    `shape` says how firmly: the standard deviation of λ is its mean over √shape.
+    """
+    priors: dict[str, Prior] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            rate = 2 * shape / parameter[0].numel()
+            priors[glob.escape(name)] = SampledGaussian(shape, rate, every=every, start=start)
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
 

@@ -215,4 +215,3 @@ def _annealed(group: Group) -> float:
         return float(group["V"])
     done = min(1.0, group["step"] / (_ANNEALED * group["adapt_steps"]))
     return float(_FIRST_V * (group["V"] / _FIRST_V) ** done)
-
