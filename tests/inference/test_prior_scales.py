@@ -100,7 +100,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, mode):
         if info.step == 25:
             raise Stop
 
-    options = dict(lr=1e-2, steps=40, burn_in=10, thin=3, chains=2, seed=1, mode=mode, probe=0, progress=False)
+    options = {"lr": 1e-2, "steps": 40, "burn_in": 10, "thin": 3, "chains": 2, "seed": 1, "mode": mode, "probe": 0}
+    options["progress"] = False
     whole = lv.sample(make(), toy_data(), lv.SGHMC, **options)
     with pytest.raises(Stop):
         lv.sample(make(), toy_data(), lv.SGHMC, **options, out=tmp_path / "run", callbacks=[stop])
@@ -119,7 +120,7 @@ def run_predicts(run):
 
 def test_stacked_and_single_chains_draw_the_same_precisions():
     x, y = torch.eye(D), known()[0][:, None]
-    options = dict(lr=1e-2, batch_size=D, steps=30, chains=2, seed=1, probe=0, progress=False)
+    options = {"lr": 1e-2, "batch_size": D, "steps": 30, "chains": 2, "seed": 1, "probe": 0, "progress": False}
     a, b = (lv.sample(posterior(), (x, y), lv.SGLD, mode=mode, **options) for mode in ("vectorised", "sequential"))
     for chain in (0, 1):
         np.testing.assert_allclose(

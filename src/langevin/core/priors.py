@@ -57,6 +57,10 @@ class Gaussian:
         """−½ Σ (θ/std)² − d log(std √2π)."""
         return parameter.square().sum() * (-0.5 / self.std**2) - parameter.numel() * self.log_normalizer
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        return self.std * torch.randn(like.shape, generator=generator, dtype=like.dtype)
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ class SampledGaussian:
         shape = 1 + (self.shape - 1 + size / 2) / temperature
         return shape, (self.rate + squares / 2) / temperature
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: first λ, then the weights."""
+        precision = _gamma(torch.tensor(self.shape), generator) / self.rate
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype) / precision.sqrt()
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -132,6 +141,11 @@ class Laplace:
         """−Σ |θ|/scale − d log(2 scale)."""
         return -parameter.abs().sum() / self.scale - parameter.numel() * math.log(2 * self.scale)
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        size = torch.empty(like.shape, dtype=like.dtype).exponential_(1 / self.scale, generator=generator)
+        return size * (torch.randint(2, like.shape, generator=generator) * 2 - 1)
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -153,6 +167,12 @@ class StudentT:
         )
         tails = torch.log1p((parameter / self.scale).square() / self.df).sum()
         return -0.5 * (self.df + 1) * tails - parameter.numel() * log_z
+
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        normal = torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        chi_square = 2 * _gamma(torch.full(like.shape, self.df / 2, dtype=like.dtype), generator)
+        return self.scale * normal / (chi_square / self.df).sqrt()
 
 
 @PRIORS.register
@@ -176,6 +196,12 @@ class GroupLaplace:
         lengths: Tensor = torch.linalg.vector_norm(groups, dim=1)
         return -lengths.sum() / self.scale - count * log_z
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: lengths Gamma(d, scale), directions uniform."""
+        groups = _groups(like)
+        shape = torch.full((len(groups), 1), float(groups.shape[1]), dtype=like.dtype)
+        return (_directions(groups, generator) * _gamma(shape, generator) * self.scale).reshape(like.shape)
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -190,6 +216,17 @@ class UnitDirection:
         """−Σ_groups (d/2)(‖φ‖² − 1)²."""
         groups = _groups(parameter)
         return -0.5 * groups.shape[1] * (groups.square().sum(1) - 1).square().sum()
+
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: lengths r with density ∝ r^{d−1} exp(−(d/2)(r² − 1)²), by inversion."""
+        groups = _groups(like)
+        d = groups.shape[1]
+        r = torch.linspace(1e-4, 4.0, 4000, dtype=torch.float64)
+        log_density = (d - 1) * r.log() - d / 2 * (r.square() - 1).square()
+        cdf = (log_density - log_density.max()).exp().cumsum(0)
+        uniform = torch.rand(len(groups), 1, generator=generator, dtype=torch.float64) * cdf[-1]
+        lengths = r[torch.searchsorted(cdf, uniform).clamp_max(len(r) - 1)]
+        return (_directions(groups, generator) * lengths.to(like.dtype)).reshape(like.shape)
 
 
 def with_gaussian_energy(energy: Tensor, constant: float, precision: float, params: Sequence[Tensor]) -> Tensor:
@@ -309,6 +346,18 @@ def default(model: nn.Module) -> PerParameter:
 def _groups(parameter: Tensor) -> Tensor:
     """(groups, group size); every element of a scalar or a vector is its own group."""
     return parameter.reshape(-1, 1) if parameter.dim() < 2 else parameter.flatten(1)
+
+
+def _directions(groups: Tensor, generator: torch.Generator) -> Tensor:
+    """Uniform directions, one for each group."""
+    normal = torch.randn(groups.shape, generator=generator, dtype=groups.dtype)
+    unit: Tensor = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
+    return unit
+
+
+def _gamma(shape: Tensor, generator: torch.Generator) -> Tensor:
+    drawn: Tensor = torch._standard_gamma(shape, generator=generator)
+    return drawn
 
 
 def _positive(prior: Prior, **values: float) -> None:

@@ -126,6 +126,9 @@ class _Part:
             return (self._draws().to(y.device) <= y.reshape(self.shape()[1:])).double().mean(0)
 
     def quantile(self, q: float, discrete: bool) -> Tensor:
+        if self.members == 1 and isinstance(self.distribution, Normal):
+            level = torch.full_like(self.distribution.loc, q)
+            return self.distribution.icdf(level).reshape(self.shape()[1:])
         means, variances = self.moments()
         mean = means.mean(0)
         spread = (variances.mean(0) + means.var(0, correction=0)).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
