@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from langevin.ensembles.distill import distill
     from langevin.evaluation.compare import compare
     from langevin.inference.find_lr import find_lr
+    from langevin.inference.prior_predictive import prior_predictive
     from langevin.loading import load
     from langevin.report.evaluate import evaluate
     from langevin.samplers import *  # noqa: F403
@@ -41,6 +42,7 @@ _LATER = {  # imported at first use, since their dependencies are slow to import
     "evaluate": "langevin.report",
     "find_lr": "langevin.inference.find_lr",
     "load": "langevin.loading",
+    "prior_predictive": "langevin.inference.prior_predictive",
 }
 _MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 
@@ -73,6 +75,7 @@ __all__ = [  # and every registered sampler and approximation
     "models",
     "plots",
     "preconditioners",
+    "prior_predictive",
     "priors",
     "resume",
     "sample",

@@ -42,7 +42,7 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
         (["doctor", "json:loads2"], "has no function 'loads2'"),
         (["doctor", "errors_mine:number"], "must return (posterior, data) or a dict with both; it returned int"),
         ([*START, "--sampler", "hmc"], f"--sampler hmc: choose one of {', '.join(lv.samplers.SAMPLERS)}."),
-        ([*START, "--likelihood", "poisson"], f"choose one of {', '.join(lv.likelihoods.LIKELIHOODS)}."),
+        ([*START, "--likelihood", "binomial"], f"choose one of {', '.join(lv.likelihoods.LIKELIHOODS)}."),
         ([*START, "--prior", "horseshoe"], f"--prior horseshoe: choose one of {', '.join(lv.priors.PRIORS)}."),
         (["sample", "--model", "perceptron", *START[3:]], "--model perceptron is not known; choose one of cnn"),
         ([*START[:3], "--data", "letters", *START[5:]], "--data letters is not known; choose one of binary-logistic"),

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.distributions import Normal
 from torch.func import vmap
 from torch.nn import functional
@@ -27,15 +29,144 @@ def test_heteroscedastic_gaussian_has_the_mean_and_scale_of_the_outputs():
     torch.testing.assert_close(stacked[1], likelihood.log_prob(2 * output, y))
 
 
-def test_the_fisher_of_heteroscedastic_outputs_is_the_mean_of_the_squared_scores():
-    likelihood = lv.likelihoods.HeteroscedasticGaussian()
-    output = _outputs(1, 2).double().expand(200_000, 2).contiguous().requires_grad_()
+def _gamma(output):
+    return torch.distributions.Gamma(output[:, 0].exp(), output[:, 1].exp(), validate_args=False)
+
+
+CASES = {  # likelihood, outputs per example, and p(y | output) by other means
+    "gaussian": (lv.likelihoods.Gaussian(0.3), 2, lambda o: stats.norm(o, 0.3)),
+    "student": (lv.likelihoods.StudentT(0.3, df=5), 2, lambda o: stats.t(5, o, 0.3)),
+    "poisson": (lv.likelihoods.Poisson(), 2, lambda o: stats.poisson(np.exp(o))),
+    "negative binomial": (
+        lv.likelihoods.NegativeBinomial(0.5, sampled=False),
+        2,
+        lambda o: stats.nbinom(2, 1 / (1 + 0.5 * np.exp(o))),
+    ),
+    "multi-label": (lv.likelihoods.MultiLabel(), 2, lambda o: stats.bernoulli(1 / (1 + np.exp(-o)))),
+    "heteroscedastic": (
+        lv.likelihoods.HeteroscedasticGaussian(),
+        4,
+        lambda o: stats.norm(o[:, :2], np.log1p(np.exp(o[:, 2:])) + 1e-3),
+    ),
+    "any": (lv.likelihoods.Distribution(_gamma), 2, lambda o: stats.gamma(np.exp(o[:, 0]), scale=np.exp(-o[:, 1]))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_log_prob_moments_and_cdf_are_those_of_the_distribution(name):
+    likelihood, width, reference = CASES[name]
+    output = _outputs(9, width).double()
+    known = reference(output.numpy())
+    y = torch.as_tensor(known.rvs(random_state=1)).double()
+    density = getattr(known, "logpmf", None) if hasattr(known.dist, "pmf") else known.logpdf
+    expected = torch.as_tensor(density(y.numpy())).reshape(9, -1).sum(1)
+    torch.testing.assert_close(likelihood.log_prob(output, y), expected, rtol=1e-5, atol=1e-5)
+    mean, variance = likelihood.moments(output)
+    torch.testing.assert_close(mean, torch.as_tensor(known.mean()), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(variance, torch.as_tensor(known.var()), rtol=1e-6, atol=1e-6)
+    found = likelihood.distribution(*likelihood.parameters_of(output))
+    torch.testing.assert_close(found.cdf(y), torch.as_tensor(known.cdf(y.numpy())), rtol=1e-5, atol=1e-7)
+    stacked = vmap(likelihood.log_prob, (0, None))(torch.stack([output, output + 1]), y)
+    torch.testing.assert_close(stacked[1], likelihood.log_prob(output + 1, y))
+
+
+@pytest.mark.parametrize(
+    "name", ["gaussian", "student", "poisson", "negative binomial", "multi-label", "heteroscedastic"]
+)
+def test_the_fisher_is_the_mean_of_the_squared_scores_of_sampled_targets(name):
+    likelihood, width, _ = CASES[name]
+    output = _outputs(1, width).double().expand(50_000, width).contiguous().requires_grad_()
     y = likelihood.sample(output.detach(), torch.Generator().manual_seed(3))
     (scores,) = torch.autograd.grad(likelihood.log_prob(output, y).sum(), output)
     fisher = likelihood.output_fisher(output[:1].detach())[0]
     products = scores[:, :, None] * scores[:, None, :]
     error = products.std(0) / math.sqrt(len(products))
     assert ((products.mean(0) - fisher).abs() < 4 * error).all()
+
+
+def test_ordinal_probabilities_are_differences_of_the_cumulative_ones():
+    likelihood = lv.likelihoods.Ordinal(levels=4).double()
+    output = 3 * _outputs(6, 1).double()
+    below = torch.sigmoid(likelihood.cutpoints - output)
+    expected = torch.cat([below, torch.ones(6, 1).double()], 1) - torch.cat([torch.zeros(6, 1).double(), below], 1)
+    torch.testing.assert_close(likelihood.probs(output), expected)
+    y = torch.tensor([0, 1, 2, 3, 3, 0])
+    torch.testing.assert_close(likelihood.log_prob(output, y), expected.log().gather(1, y[:, None])[:, 0])
+    assert torch.isfinite(likelihood.log_prob(torch.tensor([80.0, -80.0]), torch.tensor([0, 3]))).all()
+    o = output.detach().requires_grad_()
+    slopes = torch.stack([torch.autograd.grad(likelihood._log_probs(o)[:, k].sum(), o)[0][:, 0] for k in range(4)], 1)
+    fisher = (expected * slopes.square()).sum(1)
+    torch.testing.assert_close(likelihood.output_fisher(output).flatten(), fisher)
+    posterior = lv.Posterior(torch.nn.Linear(2, 1), likelihood, num_data=6)
+    assert {"likelihood.first", "likelihood.log_gaps"} < set(posterior.trainable_parameters())
+
+
+def test_class_weights_multiply_the_log_probability_of_their_class():
+    output, y = _outputs(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    plain = lv.likelihoods.Categorical().log_prob(output, y)
+    weighted = lv.likelihoods.Categorical([1.0, 2.0, 0.5])
+    expected = plain * torch.tensor([1.0, 2.0, 0.5, 2.0, 1.0])
+    torch.testing.assert_close(weighted.log_prob(output, y), expected)
+    torch.testing.assert_close(weighted.mean_energy(output, y), -expected.mean())
+    torch.testing.assert_close(weighted.vectorised_mean_energy(output, y), -expected.mean())
+    binary = lv.likelihoods.Bernoulli([3.0, 1.0])
+    once = lv.likelihoods.Bernoulli().log_prob(output[:, 0], y > 0)
+    torch.testing.assert_close(binary.log_prob(output[:, 0], y > 0), once * torch.tensor([3.0, 1.0, 1.0, 1.0, 3.0]))
+
+
+def test_example_weights_come_with_the_targets():
+    x, y, w = _outputs(40, 4), torch.arange(40) % 3, torch.rand(40, generator=torch.Generator().manual_seed(1)) + 0.5
+    likelihood = lv.likelihoods.Weighted(lv.likelihoods.Categorical())
+    model = torch.nn.Linear(4, 3)
+    torch.testing.assert_close(
+        likelihood.log_prob(model(x), (y, w)), w * lv.likelihoods.Categorical().log_prob(model(x), y)
+    )
+    posterior = lv.Posterior(model, likelihood, num_data=40)
+    run = lv.sample(posterior, (x, (y, w)), lv.SGLD, lr=1e-2, steps=20, chains=2, seed=0, progress=False)
+    assert run.predict(x).probs.shape == (40, 3)
+    again = lv.likelihoods.LIKELIHOODS["weighted"](**likelihood.config())
+    assert repr(again) == repr(likelihood)
+    with pytest.raises(ValueError, match="one weight per example"):
+        likelihood.validate(model(x), (y, w[:5]))
+    with pytest.raises(ValueError, match="0 or more"):
+        likelihood.validate(model(x), (y, -w))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lv.likelihoods.StudentT(0.1, df=2.0), r"Write StudentT\(scale=0.1, df=4.0\)"),
+        (lambda: lv.likelihoods.NegativeBinomial(0.0), "dispersion must be positive"),
+        (lambda: lv.likelihoods.Ordinal(2), "3 or more"),
+        (lambda: lv.likelihoods.HeteroscedasticGaussian(0.0), "smallest scale must be positive"),
+        (lambda: lv.likelihoods.Bernoulli([1.0]), "1 class weights for 2 classes"),
+        (lambda: lv.likelihoods.Categorical([1.0, -1.0]), "0 or more"),
+        (lambda: lv.likelihoods.Distribution(3), "takes a function"),
+        (lambda: lv.likelihoods.Distribution(torch.nn.Linear(1, 1)), "parameters of its own"),
+        (lambda: lv.likelihoods.Weighted(lv.likelihoods.Poisson(), std=1.0), "not both"),
+    ],
+)
+def test_likelihoods_refuse_options(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "output", "target", "message"),
+    [
+        (lv.likelihoods.Poisson(), torch.zeros(3, 1), torch.tensor([0, -1, 2]), "needs counts.*found target -1"),
+        (lv.likelihoods.Poisson(), torch.full((1, 1), 100.0), torch.tensor([2]), r"rate exp\(output\) overflows"),
+        (lv.likelihoods.NegativeBinomial(), torch.zeros(2), torch.tensor([0.5, 1.0]), "needs counts.*found target 0.5"),
+        (lv.likelihoods.Ordinal(3), torch.zeros(2), torch.tensor([0, 3]), r"levels 0 … 2 \(pass levels=4\?\)"),
+        (lv.likelihoods.MultiLabel(), torch.zeros(2, 2), torch.tensor([[0, 1], [2, 0]]), "labels 0 and 1"),
+        (lv.likelihoods.Categorical([1.0, 2.0]), torch.zeros(2, 3), torch.tensor([0, 2]), "2 class weights for 3"),
+        (lv.likelihoods.Distribution(_gamma), torch.zeros(2, 2), torch.tensor([1.0, -1.0]), "outside the support"),
+        (lv.likelihoods.Distribution(_gamma), torch.full((1, 2), 100.0), torch.ones(1), "not finite"),
+    ],
+)
+def test_likelihoods_refuse_targets_and_outputs(likelihood, output, target, message):
+    with pytest.raises(ValueError, match=message):
+        likelihood.validate(output, target)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def levels(findings):
 def test_a_correct_set_up_has_no_findings():
     findings = examine(toy_posterior(), toy_data(), sampler=partial(lv.SGLD, lr=1e-3))
     assert set(levels(findings).values()) == {"ok"}
-    assert len(levels(findings)) == 8
+    assert len(levels(findings)) == 9
 
 
 def test_a_wrong_number_of_data():

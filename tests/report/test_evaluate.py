@@ -17,7 +17,7 @@ import langevin as lv
 from langevin.cli.evaluate import _names
 from langevin.cli.main import app
 from langevin.ensembles.prediction import ClassPrediction
-from langevin.report.pictures import coverage_of
+from langevin.evaluation.calibration import interval_coverage
 from tests.helpers import store_nan, toy_data, toy_model, toy_posterior
 
 EVIL = "<script>alert(1)</script>"
@@ -165,7 +165,7 @@ def test_regression():
     x = toy_data()[0]
     run = draw(regression_posterior(), (x, x[:, :2]), chains=2)
     report = lv.evaluate(run, (x, x[:, :2]), ood={"far": 10 * x}, baselines={"same": run}, probe=5)
-    assert "90% intervals" in about(report, "Calibration")[0].message
+    assert "intervals" in about(report, "Calibration")[0].message
     assert about(report, "OOD detection")[0].level == "good"
     assert about(report, "Comparison")[0].level == "unknown"
     assert report.tables[0].rows[0][0] == "Root mean square error"
@@ -218,9 +218,20 @@ def test_the_coverage_of_a_gaussian_is_nominal():
     n = 20_000
     prediction = ValuePrediction(torch.zeros(n), torch.full((n,), 3.0), torch.full((n,), 1.0))
     target = 2 * torch.randn(n, generator=torch.Generator().manual_seed(0))
-    for nominal in (0.5, 0.9):
-        error = math.sqrt(nominal * (1 - nominal) / n)
-        assert abs(coverage_of(prediction, target, nominal) - nominal) < 4 * error
+    for nominal, share in interval_coverage(prediction, target).items():
+        assert abs(share - nominal) < 4 * math.sqrt(nominal * (1 - nominal) / n)
+
+
+def test_the_coverage_of_counts_is_nominal():
+    from langevin.ensembles.mixture import Mixture
+    from langevin.ensembles.prediction import ValuePrediction
+
+    n = 20_000
+    rates = torch.rand(2, n, generator=torch.Generator().manual_seed(0)) * 3
+    components = Mixture(lv.likelihoods.Poisson().distribution, (rates,))
+    prediction = ValuePrediction(rates.mean(0), rates.mean(0), rates.var(0, correction=0), components=components)
+    for nominal, share in interval_coverage(prediction, prediction.sample(1, seed=2)[0]).items():
+        assert abs(share - nominal) < 4 * math.sqrt(nominal * (1 - nominal) / n)
 
 
 def test_bernoulli_labels_of_shape_n_1():

@@ -177,22 +177,33 @@ def test_calibration(error, confidence, accuracy, level, message):
 
 
 @pytest.mark.parametrize(
-    ("inside", "level", "message"),
+    ("half", "most", "level", "message"),
     [
-        (0.91, "good", "no miscalibration detected"),
-        (0.82, "check", "overconfident"),
-        (0.6, "bad", "overconfident"),
-        (1.0, "check", "underconfident"),
+        (0.51, 0.91, "good", "no miscalibration detected"),
+        (0.48, 0.82, "check", "overconfident: 82%"),
+        (0.4, 0.6, "bad", "overconfident: 60%"),
+        (0.75, 0.9, "check", "underconfident: 75%"),  # right at 90 % alone
+        (0.3, 0.9, "bad", "overconfident: 30%"),
     ],
 )
-def test_interval_coverage(inside, level, message):
-    verdict = verdicts.interval_coverage(inside, 0.9, 400)
+def test_coverage_is_judged_at_all_levels(half, most, level, message):
+    verdict = verdicts.coverage({0.5: half, 0.9: most}, 400)
     assert verdict.level == level
     assert message in verdict.message.lower()
 
 
 def test_with_few_examples_low_coverage_is_within_chance():
-    assert verdicts.interval_coverage(0.8, 0.9, 10).level == "good"
+    assert verdicts.coverage({0.5: 0.5, 0.9: 0.8}, 10).level == "good"
+
+
+def test_five_percent_of_calibrated_models_are_suspected():
+    generator = torch.Generator().manual_seed(0)
+    alarms, repeats = 0, 1000
+    for _ in range(repeats):
+        distance = torch.rand(2000, generator=generator)
+        found = {k / 10: float((distance <= k / 10).double().mean()) for k in range(1, 10)}
+        alarms += verdicts.coverage(found, 2000).level != "good"
+    assert 0.005 < alarms / repeats < 0.05 + 2 * math.sqrt(0.05 * 0.95 / repeats)
 
 
 def test_ood():

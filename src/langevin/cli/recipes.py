@@ -20,7 +20,7 @@ from torch import nn
 from langevin import data as data_sets
 from langevin import models
 from langevin.core.batches import as_batches
-from langevin.core.likelihoods import LIKELIHOODS, Categorical
+from langevin.core.likelihoods import LIKELIHOODS
 from langevin.core.posterior import Posterior
 from langevin.core.priors import PRIORS, default
 from langevin.ensembles.fit import Fit
@@ -103,8 +103,8 @@ def build(recipe: dict[str, Any]) -> tuple[Posterior, Any]:
         raise ValueError("These data do not know their length; say how many examples they are: --num-data 60000.")
     torch.manual_seed(recipe["seed"])
     if ":" not in recipe["model"]:
-        classes = isinstance(likelihood, Categorical)
-        outputs = int((y if targets is None else targets).max()) + 1 if classes else y[0].numel()
+        wanted = getattr(likelihood, "num_outputs", lambda target: target[0].numel())
+        outputs = wanted(y if targets is None else targets)
         recipe["made_with"] = _guessed(recipe["model"], x, outputs) | recipe["model_options"]
     model = _model(recipe)
     return Posterior(model, likelihood, _prior(recipe, model), num_data=num_data), train

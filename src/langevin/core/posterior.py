@@ -23,7 +23,8 @@ from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Categorical, Likelihood
 from langevin.core.objective import Objective
 from langevin.core.parameters import check_precision, public_name
-from langevin.core.priors import Gaussian, PerParameter, Prior, default, with_gaussian_energy
+from langevin.core.precisions import GivenPrecision, PriorPrecisions
+from langevin.core.priors import Gaussian, PerParameter, Prior, SampledGaussian, default, with_gaussian_energy
 
 
 class IncompatibleLayer(NamedTuple):
@@ -88,6 +89,9 @@ class Posterior(Objective):
         self.allow = frozenset(allow)
         if sampled is not None:
             self._freeze_all_but([sampled] if isinstance(sampled, str) else list(sampled))
+        if isinstance(self.prior, PerParameter):
+            self.prior.check([public_name(name) for name, _ in self.named_parameters()])
+        self.precisions = PriorPrecisions()
         self._terms = list(self._prior_terms())
         self._others = [(owner, key, prior) for owner, key, prior in self._terms if type(prior) is not Gaussian]
         self._gaussians: dict[float, list[tuple[nn.Module, str]]] = {}  # by standard deviation
@@ -165,7 +169,8 @@ class Posterior(Objective):
 
     def priors(self) -> dict[str, Prior]:
         """The prior of each trainable parameter, by name."""
-        return dict(zip(self.trainable_parameters(), (prior for _, _, prior in self._terms), strict=True))
+        found = dict(zip(self.trainable_parameters(), (prior for _, _, prior in self._terms), strict=True))
+        return {name: prior.prior if isinstance(prior, GivenPrecision) else prior for name, prior in found.items()}
 
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are sampled, by name."""
@@ -174,7 +179,8 @@ class Posterior(Objective):
     def fixed_tensors(self) -> dict[str, Tensor]:
         """Frozen parameters and buffers, by name: the rest of what a prediction needs."""
         frozen = {public_name(name): p.detach() for name, p in self.named_parameters() if not p.requires_grad}
-        return frozen | {public_name(name): b for name, b in self.named_buffers()}
+        buffers = {public_name(name): b for name, b in self.named_buffers() if not name.startswith("precisions.")}
+        return frozen | buffers
 
     def running_statistics(self) -> dict[str, Tensor]:
         """The buffers that training updates (of BatchNorm), by name; they are part of a sample of the weights."""
@@ -211,6 +217,8 @@ class Posterior(Objective):
                     raise ValueError(
                         f"{prior!r} has no log_prob(parameter). Write lv.priors.Gaussian(std=1.0), for example."
                     )
+                if isinstance(prior, SampledGaussian):
+                    prior = self.precisions.add(public_name(name), prior, parameter)
                 yield modules[owner], key, prior
 
     def _check_parameters(self) -> None:

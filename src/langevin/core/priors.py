@@ -57,6 +57,61 @@ class Gaussian:
         """−½ Σ (θ/std)² − d log(std √2π)."""
         return parameter.square().sum() * (-0.5 / self.std**2) - parameter.numel() * self.log_normalizer
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        return self.std * torch.randn(like.shape, generator=generator, dtype=like.dtype)
+
+
+@PRIORS.register
+@dataclass(frozen=True)
+class SampledGaussian:
+    """Normal weights N(0, 1/λ) whose precision λ ~ Gamma(shape, rate) is sampled too, one λ for each tensor.
+
+    `lv.sample` draws λ | θ exactly (Gibbs) every `every` steps, after the first `start` steps in which λ = shape/rate;
+    it is in `run.trace("precision/NAME")`. Mini-batches do not enter: the draw depends on the weights alone.
+
+    >>> SampledGaussian(shape=2.0, rate=0.5).mean_precision
+    4.0
+    """
+
+    shape: float = 2.0
+    rate: float = 2.0
+    every: int = 10
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(self, shape=self.shape, rate=self.rate)
+        if not (isinstance(self.every, int) and self.every >= 1 and isinstance(self.start, int) and self.start >= 0):
+            raise ValueError(
+                f"SampledGaussian(every={self.every}, start={self.start}): every is 1 or more steps, start 0 or more."
+            )
+
+    @property
+    def mean_precision(self) -> float:
+        """E[λ], the first value."""
+        return self.shape / self.rate
+
+    def log_prob(self, parameter: Tensor) -> Tensor:
+        """log ∫ N(θ; 0, 1/λ) Gamma(λ) dλ: a multivariate Student's t."""
+        a, b, d = self.shape, self.rate, parameter.numel()
+        constant = a * math.log(b) - math.lgamma(a) + math.lgamma(a + d / 2) - d / 2 * math.log(2 * math.pi)
+        return constant - (a + d / 2) * (b + parameter.square().sum() / 2).log()
+
+    def conditional_log_prob(self, parameter: Tensor, precision: Tensor) -> Tensor:
+        """log N(θ; 0, 1/λ)."""
+        log_normalizer = parameter.numel() / 2 * (math.log(2 * math.pi) - precision.log())
+        return -0.5 * precision * parameter.square().sum() - log_normalizer
+
+    def posterior_of_precision(self, squares: float, size: int, temperature: float) -> tuple[float, float]:
+        """Shape and rate of λ | θ with Σθ² = `squares`: the density exp(−U/T) in λ is a Gamma again."""
+        shape = 1 + (self.shape - 1 + size / 2) / temperature
+        return shape, (self.rate + squares / 2) / temperature
+
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: first λ, then the weights."""
+        precision = _gamma(torch.tensor(self.shape), generator) / self.rate
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype) / precision.sqrt()
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -86,6 +141,11 @@ class Laplace:
         """−Σ |θ|/scale − d log(2 scale)."""
         return -parameter.abs().sum() / self.scale - parameter.numel() * math.log(2 * self.scale)
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        size = torch.empty(like.shape, dtype=like.dtype).exponential_(1 / self.scale, generator=generator)
+        return size * (torch.randint(2, like.shape, generator=generator) * 2 - 1)
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -107,6 +167,12 @@ class StudentT:
         )
         tails = torch.log1p((parameter / self.scale).square() / self.df).sum()
         return -0.5 * (self.df + 1) * tails - parameter.numel() * log_z
+
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor."""
+        normal = torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        chi_square = 2 * _gamma(torch.full(like.shape, self.df / 2, dtype=like.dtype), generator)
+        return self.scale * normal / (chi_square / self.df).sqrt()
 
 
 @PRIORS.register
@@ -130,6 +196,12 @@ class GroupLaplace:
         lengths: Tensor = torch.linalg.vector_norm(groups, dim=1)
         return -lengths.sum() / self.scale - count * log_z
 
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: lengths Gamma(d, scale), directions uniform."""
+        groups = _groups(like)
+        shape = torch.full((len(groups), 1), float(groups.shape[1]), dtype=like.dtype)
+        return (_directions(groups, generator) * _gamma(shape, generator) * self.scale).reshape(like.shape)
+
 
 @PRIORS.register
 @dataclass(frozen=True)
@@ -144,6 +216,17 @@ class UnitDirection:
         """−Σ_groups (d/2)(‖φ‖² − 1)²."""
         groups = _groups(parameter)
         return -0.5 * groups.shape[1] * (groups.square().sum(1) - 1).square().sum()
+
+    def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw in the shape of this tensor: lengths r with density ∝ r^{d−1} exp(−(d/2)(r² − 1)²), by inversion."""
+        groups = _groups(like)
+        d = groups.shape[1]
+        r = torch.linspace(1e-4, 4.0, 4000, dtype=torch.float64)
+        log_density = (d - 1) * r.log() - d / 2 * (r.square() - 1).square()
+        cdf = (log_density - log_density.max()).exp().cumsum(0)
+        uniform = torch.rand(len(groups), 1, generator=generator, dtype=torch.float64) * cdf[-1]
+        lengths = r[torch.searchsorted(cdf, uniform).clamp_max(len(r) - 1)]
+        return (_directions(groups, generator) * lengths.to(like.dtype)).reshape(like.shape)
 
 
 def with_gaussian_energy(energy: Tensor, constant: float, precision: float, params: Sequence[Tensor]) -> Tensor:
@@ -180,7 +263,8 @@ class PerParameter:
     Gaussian(std=10.0)
     """
 
-    def __init__(self, patterns: Mapping[str, Prior]) -> None:
+    def __init__(self, patterns: Mapping[str, Prior], *, strict: bool = True) -> None:
+        self.strict = strict
         for pattern, prior in patterns.items():
             if not isinstance(prior, Prior):
                 raise ValueError(f"The prior for {pattern!r} has no log_prob: {prior!r}. Write Gaussian(std=1.0).")
@@ -196,6 +280,22 @@ class PerParameter:
             f'Add a default as the last one: {{…, "*": Gaussian(std=1.0)}}.'
         )
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a pattern that applies to no parameter, "*" excepted; without `strict`, any is fine."""
+        for pattern in self.patterns if self.strict else ():
+            if pattern == "*" or any(self._first(name) == pattern for name in names):
+                continue
+            earlier = [self._first(name) for name in names if fnmatchcase(name, pattern)]
+            if earlier:
+                raise ValueError(
+                    f"The prior of the pattern {pattern!r} never applies: {earlier[0]!r} comes first. Put {pattern!r} "
+                    f"before it."
+                )
+            raise ValueError(f"The pattern {pattern!r} matches no parameter; the names are {list(names)}.")
+
+    def _first(self, name: str) -> str | None:
+        return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
+
     def __repr__(self) -> str:
         return f"PerParameter({self.patterns})"
 
@@ -207,7 +307,8 @@ def resnetpp(b: float = 5.0) -> PerParameter:
     get Gaussian(1).
     """
     return PerParameter(
-        {"*scale": GroupLaplace(b), "*direction": UnitDirection(), "*bias": Gaussian(1.0), "*": Gaussian(1.0)}
+        {"*scale": GroupLaplace(b), "*direction": UnitDirection(), "*bias": Gaussian(1.0), "*": Gaussian(1.0)},
+        strict=False,
     )
 
 
@@ -223,6 +324,19 @@ def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
 
+def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: int = 0) -> PerParameter:
+    """`fan_in` with a sampled scale for each weight tensor: its precision λ has mean fan_in/2. Biases have std 1.
+
+    `shape` says how firmly: the standard deviation of λ is its mean over √shape.
+    """
+    priors: dict[str, Prior] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            rate = 2 * shape / parameter[0].numel()
+            priors[glob.escape(name)] = SampledGaussian(shape, rate, every=every, start=start)
+    return PerParameter({**priors, "*": Gaussian(1.0)})
+
+
 def default(model: nn.Module) -> PerParameter:
     """The default prior of a model: `resnetpp()` for weight-normalized models, `fan_in` for all others."""
     weight_normalized = any(name.endswith("direction") for name, _ in model.named_parameters())
@@ -232,6 +346,18 @@ def default(model: nn.Module) -> PerParameter:
 def _groups(parameter: Tensor) -> Tensor:
     """(groups, group size); every element of a scalar or a vector is its own group."""
     return parameter.reshape(-1, 1) if parameter.dim() < 2 else parameter.flatten(1)
+
+
+def _directions(groups: Tensor, generator: torch.Generator) -> Tensor:
+    """Uniform directions, one for each group."""
+    normal = torch.randn(groups.shape, generator=generator, dtype=groups.dtype)
+    unit: Tensor = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
+    return unit
+
+
+def _gamma(shape: Tensor, generator: torch.Generator) -> Tensor:
+    drawn: Tensor = torch._standard_gamma(shape, generator=generator)
+    return drawn
 
 
 def _positive(prior: Prior, **values: float) -> None:

@@ -37,6 +37,7 @@ class Stream(IntEnum):
     MOMENTUM = 9  # at the start
     ACCEPT = 10  # Metropolis tests, and lengths of trajectories
     SPLIT = 11  # which data are held out, and the seeds of stages
+    PRIOR = 12  # precisions of priors
 
 
 def normal(

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from langevin.core.batches import example_inputs
 from langevin.core.likelihoods import Categorical, Likelihood
+from langevin.ensembles.inputs import checked_inputs
 from langevin.ensembles.prediction import Prediction
-from langevin.ensembles.predictor import Predictor, checked_inputs
+from langevin.ensembles.predictor import Predictor
 
 if TYPE_CHECKING:
     from langevin.ensembles.export import EnsembleModule
@@ -77,7 +78,9 @@ class Ensemble(Sequence[Weights], ABC):
         """The predictive distribution at the inputs x, over all members.
 
         Classification gives `.probs`, `.entropy`, `.aleatoric`, `.mutual_information`, regression `.mean`,
-        `.variance`, `.aleatoric`, `.epistemic`; with `samples=True` `.samples` contains the predictions of each member.
+        `.variance`, `.aleatoric`, `.epistemic` and `.interval(0.9)`, `.quantile(q)`, `.cdf(y)`, `.log_prob(y)`,
+        `.sample(n)`; with `samples=True` `.samples` contains the predictions of each member. `x` is a batch of inputs,
+        a data set or a DataLoader (targets are dropped). Fewer members: `run[::10].predict(x)`.
         """
         return self.predict_many({"x": x}, batch_size=batch_size, samples=["x"] if samples else [])["x"]
 
@@ -91,13 +94,16 @@ class Ensemble(Sequence[Weights], ABC):
     ) -> dict[str, Prediction]:
         """The predictive distributions at several sets of inputs, in one pass over the members.
 
-        Each set of weights is read once. Memory grows with the number of inputs, not of members, except for the inputs
-        named in `samples`, for which the predictions of each member are returned. `observe` is called with every stack
-        of weights.
+        Each set of weights is read once. Memory is bounded for many members, except for the inputs named in `samples`,
+        for which the predictions of each member are returned. `observe` is called with every stack of weights.
         """
-        checked = {name: checked_inputs(x, batch_size) for name, x in inputs.items()}
-        gathered = {name: self.predictors[0][0].accumulator(name in samples) for name in inputs}
-        for predictor, stacks in self.predictors:
+        known = self.manifest.get("inputs")
+        checked = {name: checked_inputs(x, batch_size, known) for name, x in inputs.items()}
+        predictors = self.predictors
+        if len({repr(predictor.likelihood) for predictor, _ in predictors}) > 1:  # no common family of distributions
+            predictors = [(predictor.with_moments(), stacks) for predictor, stacks in predictors]
+        gathered = {name: predictors[0][0].accumulator(name in samples, len(self)) for name in inputs}
+        for predictor, stacks in predictors:
             together = min((predictor.batch_of_samples(x) for x in checked.values()), default=64)
             for stack in stacks(together):
                 if observe is not None:

@@ -11,15 +11,15 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 from torch.nn.modules.conv import _ConvNd
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Likelihood
+from langevin.core.likelihoods.base import gaussian
 from langevin.core.parameters import internal_names, load_tensors, public_name
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
@@ -30,7 +30,7 @@ _TOGETHER = 1 << 22  # largest number of weights and inputs that are read at a t
 
 
 class _Outputs(nn.Module):
-    """Maps inputs to class probabilities, or to mean and variance; with y, to log p(y|x).
+    """Maps inputs to class probabilities, the parameters of p(y|x), or its mean and variance; with y, to log p(y|x).
 
     With a `center` ŵ, whose buffers have the public names with / for dots, the model is linearized about it:
     f(x, ŵ) + J(x)(w − ŵ).
@@ -41,12 +41,15 @@ class _Outputs(nn.Module):
         self.model = model
         self.likelihood: Any = likelihood
         self.center: nn.Module | None = None
+        self.moments = not describes_values(likelihood)
 
     def forward(self, x: Any, y: Any = None) -> Any:
         output = call(self.model, x) if self.center is None else self._linearized(x)
         if y is not None:
             return self.likelihood.log_prob(output, y)
-        return self.likelihood.probs(output) if hasattr(self.likelihood, "probs") else self.likelihood.moments(output)
+        if hasattr(self.likelihood, "probs"):
+            return self.likelihood.probs(output)
+        return self.likelihood.moments(output) if self.moments else self.likelihood.parameters_of(output)
 
     def _linearized(self, x: Any) -> Tensor:
         assert self.center is not None
@@ -136,14 +139,25 @@ class Predictor:
         """The number of samples to read at a time for these inputs."""
         return max(1, min(128, _TOGETHER // (self._size + batch_size_of(x))))
 
-    def accumulator(self, samples: bool) -> Accumulator:
-        """The accumulator of predictions; with `samples` it also stores those of each sample."""
+    @property
+    def family(self) -> Any:
+        """Maps parameters to a distribution of y: the likelihood's own, else the Gaussian of its mean and variance."""
+        return gaussian if self._module.moments else self.likelihood.distribution
+
+    def with_moments(self) -> Predictor:
+        """The same, which knows of p(y|x) its mean and variance only."""
+        other = copy.deepcopy(self)
+        other._module.moments = True
+        return other
+
+    def accumulator(self, samples: bool, members: int) -> Accumulator:
+        """The accumulator of predictions of this many members; with `samples` it also stores those of each."""
         if not (self.classifies or hasattr(self.likelihood, "moments")):
             raise ValueError(
                 f"{self.likelihood!r} can't predict: give it probs(output) for class probabilities or moments(output) "
                 f"for mean and variance."
             )
-        return ClassAccumulator(samples) if self.classifies else ValueAccumulator(samples)
+        return ClassAccumulator(samples) if self.classifies else ValueAccumulator(samples, self.family, members)
 
     @torch.no_grad()
     def outputs(self, stack: Weights, x: Any, batch_size: int) -> list[Any]:
@@ -164,6 +178,7 @@ class Predictor:
     def module_of(self, stack: Weights) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
         """A copy of the module, the stacked weights under its names, and its other tensors: for export."""
         module = copy.deepcopy(self._module)
+        module.moments = True
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         sampled = {self._names[name]: tensor.to(own[self._names[name]]) for name, tensor in stack.items()}
         fixed = {name: tensor.detach().clone() for name, tensor in own.items() if name not in sampled}
@@ -221,18 +236,9 @@ class Predictor:
         self._local = threading.local()
 
 
-def checked_inputs(x: Any, batch_size: int) -> Any:
-    """The inputs as tensors; raises if there are none."""
-    leaves = tree_leaves(x)
-    if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):
-        raise ValueError(
-            f"predict takes inputs as a tensor, or a tuple or dict of tensors, and a batch_size of 1 or more; given "
-            f"{type(x).__name__} and batch_size={batch_size}. For a data set: torch.stack([x for x, _ in data])."
-        )
-    x = tree_map(torch.as_tensor, x)
-    if batch_size_of(x) == 0:
-        raise ValueError("There are no inputs to predict: x is empty.")
-    return x
+def describes_values(likelihood: Any) -> bool:
+    """Whether the likelihood tells the distribution of values, not only their mean and variance."""
+    return hasattr(likelihood, "parameters_of") and hasattr(likelihood, "distribution")
 
 
 def _split(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Calibration: is a prediction with confidence p correct with frequency p?"""
+"""Calibration: is a prediction with confidence p correct with frequency p? Does an interval of probability p hold?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.checks import checked
 
 Bins = Literal["mass", "width"]
@@ -49,6 +50,25 @@ def class_reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins 
 def class_calibration_errors(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Tensor:
     """The calibration error of every class, (classes,)."""
     return torch.tensor([r.error for r in class_reliability(probs, labels, bins, equal)], dtype=torch.float64)
+
+
+def probability_integral_transform(prediction: ValuePrediction, target: Tensor, *, seed: int = 0) -> Tensor:
+    """F(y), the predictive cdf at the target, (n, …): uniform on (0, 1) if the prediction is calibrated.
+
+    Of counts, a uniform draw between F(y − 1) and F(y).
+    """
+    upper = prediction.cdf(target)
+    if not prediction.mixture.discrete:
+        return upper
+    lower = prediction.cdf(torch.as_tensor(target) - 1)
+    uniform = torch.rand(upper.shape, generator=torch.Generator().manual_seed(seed), dtype=upper.dtype)
+    return lower + uniform.to(upper.device) * (upper - lower)
+
+
+def interval_coverage(prediction: ValuePrediction, target: Tensor) -> dict[float, float]:
+    """The share of targets inside the central intervals of probability 0.1, 0.2, …, 0.9, by probability."""
+    distance = (2 * probability_integral_transform(prediction, target) - 1).abs()
+    return {level / 10: float((distance <= level / 10).double().mean()) for level in range(1, 10)}
 
 
 def _binned(confidence: Tensor, right: Tensor, bins: int, equal: Bins) -> Reliability:

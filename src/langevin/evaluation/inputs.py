@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader
 
 from langevin.core.batches import batch_size_of
 from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.inputs import gathered
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation.checks import checked_probs
 
@@ -25,14 +27,16 @@ class Predicts(Protocol):
 
 
 def examples(data: Any) -> tuple[Any, Tensor]:
-    """Inputs and targets of test data: a pair (x, y), a TensorDataset, or a map-style data set of such pairs."""
+    """Inputs and targets of test data: a pair (x, y), a data set of such pairs, or a DataLoader."""
     if hasattr(data, "tensors"):
         data = data.tensors
     if not (isinstance(data, tuple | list) and len(data) == 2):
-        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-            raise ValueError(f"Test data must be a pair (x, y) or a data set of pairs; given {type(data).__name__}.")
-        pairs = [data[i] for i in range(len(data))]
-        data = tree_map(_stacked, *pairs) if pairs else ()
+        loads = isinstance(data, DataLoader)
+        if not (loads or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))):
+            raise ValueError(
+                f"Test data must be a pair (x, y), a data set of pairs or a DataLoader; given {type(data).__name__}."
+            )
+        data = gathered(data, targets=True) if loads or len(data) else ()
     if not data or batch_size_of(tree_map(torch.as_tensor, data[1])) == 0:
         raise ValueError("The test data are empty; give at least one example.")
     x, y = tree_map(torch.as_tensor, tuple(data))
@@ -79,7 +83,3 @@ def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) ->
     if isinstance(prediction, ValuePrediction) and not isinstance(source, ValuePrediction):
         prediction = prediction_of(source, x, batch_size=batch_size, samples=True)
     return prediction
-
-
-def _stacked(*leaves: Any) -> Tensor:
-    return torch.stack([torch.as_tensor(leaf) for leaf in leaves])

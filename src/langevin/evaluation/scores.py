@@ -13,6 +13,7 @@ from torch import Tensor
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.checks import checked
+from langevin.evaluation.quadrature import integrated_crps
 
 __all__ = [
     "Reliability",
@@ -79,25 +80,26 @@ def root_mean_square_error(mean: Tensor, target: Tensor) -> float:
 
 
 def value_negative_log_likelihood_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
-    """−log predictive density of a target, summed over its dimensions.
+    """−log predictive density of a target, jointly for its dimensions.
 
-    The density is the mixture over samples, mean_s N(y; m_s, v_s), if the prediction has them (`samples=True`), else
-    the Gaussian of the same mean and variance.
+    The density is the mixture over members of the likelihood's own densities, mean_s p(y|x,θ_s). A prediction made of
+    mean and variance alone counts as Gaussian.
     """
-    means, variances = _mixture(prediction)
-    residual = _like(prediction.mean, target) - means
-    log_density = (-0.5 * residual.square() / variances - 0.5 * (2 * math.pi * variances).log()).sum(2)
-    return math.log(len(means)) - log_density.logsumexp(0)
+    return -prediction.log_prob(_like(prediction.mean, target)).double()
 
 
 def crps_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
-    """Continuous ranked probability score E|Y − y| − ½E|Y − Y′|, averaged over the dimensions of a target.
+    """Continuous ranked probability score ∫(F(z) − [z ≥ y])² dz, averaged over the dimensions of a target.
 
-    In closed form for the mixture of Gaussians over samples (Grimit et al. 2006) if the prediction has them
-    (`samples=True`), else for the Gaussian of the same mean and variance. In the units of y; lower is better.
+    F is the cdf of the mixture over members: in closed form for Gaussians (Grimit et al. 2006), else by quadrature, for
+    counts by summation. In the units of y; lower is better.
     """
-    means, variances = _mixture(prediction)
-    to_target = _expected_distance(_like(prediction.mean, target) - means, variances).mean(0)
+    y = _like(prediction.mean, target)
+    mixture = prediction.mixture
+    if not mixture.gaussian:
+        return _rows(integrated_crps(mixture, y.reshape(prediction.mean.shape))).mean(1)
+    means, variances = (moment.reshape(*moment.shape[:2], -1) for moment in mixture.moments())
+    to_target = _expected_distance(y - means, variances).mean(0)
     between = torch.zeros_like(to_target)
     for mean, variance in zip(means, variances, strict=True):  # a loop: all pairs at once may not fit in memory
         between += _expected_distance(mean - means, variance + variances).mean(0) / len(means)
@@ -136,15 +138,6 @@ def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
     z = mean / std
     above: Tensor = torch.special.ndtr(z)
     return mean * (2 * above - 1) + std * math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square())
-
-
-def _mixture(prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
-    """Means and variances of the components, (components, n, dimensions)."""
-    if prediction.samples is None:
-        return _rows(prediction.mean)[None], _rows(prediction.variance)[None]
-    noise = prediction.aleatoric.expand_as(prediction.samples) if prediction.noise is None else prediction.noise
-    shape = (*prediction.samples.shape[:2], -1)
-    return prediction.samples.double().reshape(shape), noise.double().reshape(shape)
 
 
 def _rows(values: Tensor) -> Tensor:

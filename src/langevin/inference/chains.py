@@ -27,6 +27,7 @@ from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Replicas
+from langevin.inference.prior_scales import PriorScales
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
 from langevin.kernels import updates
 from langevin.samplers import Sampler
@@ -89,6 +90,7 @@ class Chains(ABC):
             self.stepper.plan(burn_in)
         self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
         self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
+        self.prior_scales = PriorScales(objective, self.stepper, self.numbers, self.stacked)
         self._prior_constant = self._fuse_prior()  # None unless the update adds the gradient of the Gaussian priors
         self._whole = True  # whether the last loss and gradient have all terms of the prior
         self._ahead: Tensor | None = None  # the losses at these weights, if the step before has left their gradients
@@ -174,6 +176,10 @@ class Chains(ABC):
         if self.scheduler is not None:
             self.scheduler.step()
         self.step += 1
+        if self.prior_scales.redraw(dict(zip(self.names, self.params, strict=True)), self.seed, self.step):
+            self._ahead = None
+            if isinstance(self.stepper, Sampler):
+                self.stepper.forget()
 
     def prior_losses(self) -> list[float]:
         """What the last loss of each chain lacked, after `advance`."""
@@ -232,6 +238,10 @@ class Chains(ABC):
         weights = {name: self._slice(p.detach(), index) for name, p in zip(self.names, self.params, strict=True)}
         return weights | self.buffers
 
+    def precisions(self, index: int) -> dict[str, float]:
+        """The sampled precisions of priors of a chain, a statistic of its samples."""
+        return {name: float(value) for name, value in self.prior_scales.of(index).items()}
+
     def copy(self, index: int) -> dict[str, Tensor]:
         """The same, not to change with the next step."""
         return {name: tensor.clone() for name, tensor in self.sample(index).items()}
@@ -247,7 +257,7 @@ class Chains(ABC):
                     tensors[f"state/{name}/{key}"] = value if shared else self._slice(value, index)
                 else:
                     plain.setdefault(name, {})[key] = value
-        tensors |= self.thermometer.tensors(index, self.names)
+        tensors |= self.thermometer.tensors(index, self.names) | self.prior_scales.of(index)
         groups = [
             {key: value for key, value in group.items() if key not in _FROM_CONSTRUCTOR}
             for group in self.stepper.param_groups
@@ -274,6 +284,7 @@ class Chains(ABC):
         if self.scheduler is not None and schedule is not None:
             self.scheduler.load_state_dict(copy.deepcopy(schedule))
         self.thermometer = Thermometer(self.params, self.objective.num_data, self.stacked)
+        self.prior_scales.reset()
         self.step = 0
         self._ahead = None
 
@@ -302,6 +313,7 @@ class Chains(ABC):
             self.scheduler.load_state_dict(first.values["schedule"])
         if "thermometer" in first.values:  # not of chains that come from another stage
             self.thermometer.restore([c.tensors for c in checkpoints], first.values["thermometer"], self.names)
+        self.prior_scales.restore([c.tensors for c in checkpoints])
         self.batches.rewind(self.numbers[0], self.step, first.values["position"])
 
     def _pieces(self, x: Any, y: Any) -> Iterator[tuple[float, tuple[Any, Any]]]:

@@ -20,7 +20,9 @@ from langevin.core.batches import Batches, as_batches
 from langevin.core.parameters import public_name
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.curvature import largest_curvature
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.inference.checks import check_targets, preserve_rng_state
+from langevin.inference.prior_predictive import prior_predictive
 from langevin.inference.steppers import SamplerLike, sampler_factory
 from langevin.samplers import Sampler
 
@@ -66,6 +68,7 @@ def examine(
         if not any(finding.level == "error" for finding in broken):
             findings += _randomness(posterior, probe, x, y)
             findings += _reduction(posterior, loss, x, y)
+            findings += _prior(posterior, x, y)
             if probe is not None:
                 findings += _learning_rate(posterior, probe, x, y)
                 findings += _gradient_noise(posterior, probe, batches, device)
@@ -174,6 +177,28 @@ def _reduction(posterior: Posterior, loss: Loss | None, x: Any, y: Any) -> Itera
         )
     else:
         yield Finding("warning", check, f"Doubling the batch multiplies the loss by {ratio:.3g}; a mean would stay.")
+
+
+def _prior(posterior: Posterior, x: Any, y: Any) -> Iterator[Finding]:
+    """What networks drawn from the prior predict: neither certain classes nor values far beyond the targets."""
+    check = "prior predictive"
+    try:
+        found = prior_predictive(posterior, x, samples=20)
+    except (ValueError, RuntimeError) as error:
+        yield Finding("note", check, f"Not known: {error}")
+        return
+    assert found.samples is not None
+    if isinstance(found, ClassPrediction):
+        sure = float((found.samples.amax(2) > 0.99).double().mean())
+        message = f"Networks drawn from the prior give {sure:.0%} of the inputs a class with more than 99% probability."
+        level: Literal["ok", "warning"] = "warning" if sure > 0.5 else "ok"
+    else:
+        target = y[0] if isinstance(y, tuple | list) else y
+        ratio = float(found.samples.double().std() / target.double().std().clamp_min(1e-30))
+        message = f"Values predicted by networks drawn from the prior vary {ratio:.2g} times as much as the targets."
+        level = "warning" if not ratio < 30 else "ok"
+    advice = " A narrower prior, such as lv.priors.fan_in(model), does not saturate the network; standardize the data."
+    yield Finding(level, check, message + ("" if level == "ok" else advice))
 
 
 def _learning_rate(posterior: Posterior, sampler: Sampler, x: Any, y: Any) -> Iterator[Finding]:

@@ -358,7 +358,7 @@ def _save_samples(store: SampleStore, group: Chains, means: list[RunningMeans], 
     for index, chain in enumerate(group.numbers):
         try:
             if group.leads:
-                store.add(chain, group.step, group.sample(index), means[index].means(lr))
+                store.add(chain, group.step, group.sample(index), means[index].means(lr) | group.precisions(index))
         except FloatingPointError as error:
             raise DivergenceError(_divergence(group, store, index, str(error))) from None
         means[index] = RunningMeans()

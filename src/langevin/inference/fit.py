@@ -90,6 +90,11 @@ def fit(
     """
     draws = _checked_draws(approximation, draws)
     checks.check_posterior(posterior)
+    if posterior.precisions.priors:
+        raise ValueError(
+            "lv.fit approximates the weights at a fixed prior; it can't sample the scale of "
+            f"{next(iter(posterior.precisions.priors))!r}. Write lv.priors.Gaussian(std=…), or use lv.sample."
+        )
     posterior = copy.deepcopy(posterior)
     if device is not None:
         posterior.to(device)

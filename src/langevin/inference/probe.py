@@ -134,6 +134,7 @@ def _of_stacked(group: Chains, values: list[Tensor], x: Any, y: Any) -> tuple[Te
     names = internal_names(group.objective)
     with torch.enable_grad():
         weights = {names[name]: leaf for name, leaf in zip(group.names, leaves, strict=True)}
+        weights |= group.prior_scales.inputs()
         axis = 0 if group.one_batch_each else None
         losses = vmap(lambda w, a, b: functional_call(group.objective, w, (a, b)), in_dims=(0, axis, axis))(
             weights, x, y

@@ -55,7 +55,7 @@ class StackedChains(Chains):
         return loss
 
     def _losses(self, x: Any, y: Any) -> Tensor:
-        weights = dict(zip(self._internal, self.params, strict=True))
+        weights = dict(zip(self._internal, self.params, strict=True)) | self.prior_scales.inputs()
         losses: Tensor = vmap(self._loss, in_dims=self._axes)(weights, x, y, self._whole)
         return losses
 
@@ -78,6 +78,7 @@ class StackedChains(Chains):
         if self._compiled is None:
             return super()._accumulate(x, y, weight)
         weights = {name: p.detach() for name, p in zip(self._internal, self.params, strict=True)}
+        weights |= self.prior_scales.inputs()
         gradients, losses = self._compiled(weights, x, y, self._whole)
         for p, g in zip(self.params, (gradients[name] for name in self._internal), strict=True):
             scaled = g if weight == 1 else g * weight

@@ -15,12 +15,12 @@ from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.ensembles.run import Run
 from langevin.evaluation.attacks import Attack
-from langevin.evaluation.calibration import reliability
+from langevin.evaluation.calibration import interval_coverage, reliability
 from langevin.report import verdicts
 from langevin.report.citations import citations
 from langevin.report.contents import Report
 from langevin.report.findings import Findings, measure
-from langevin.report.pictures import coverage_of, pictures
+from langevin.report.pictures import pictures
 from langevin.report.tables import tables
 from langevin.report.verdicts import Verdict
 
@@ -121,7 +121,7 @@ def name_of(run: Any) -> str:
 def _calibration(findings: Findings) -> Verdict:
     prediction, y = findings.prediction, findings.y
     if not isinstance(prediction, ClassPrediction):
-        return verdicts.interval_coverage(coverage_of(prediction, y, 0.9), 0.9, len(y))
+        return verdicts.coverage(interval_coverage(prediction, y), len(y))
     bins = reliability(prediction.probs, y, min(8, len(y)))
     scores = findings.comparison.scores[findings.name]
     return verdicts.calibration(

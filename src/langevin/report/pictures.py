@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from langevin import plots
 from langevin.ensembles.prediction import ClassPrediction, ValuePrediction
-from langevin.evaluation.calibration import reliability
+from langevin.evaluation.calibration import interval_coverage, reliability
 from langevin.evaluation.selective import risk_coverage
 from langevin.report.contents import Picture
 from langevin.report.findings import Findings
@@ -92,14 +91,15 @@ def _of_classes(findings: Findings) -> Iterator[_Drawing]:
 
 def _of_values(findings: Findings) -> Iterator[_Drawing]:
     values = {n: p for n, p in findings.predictions.items() if isinstance(p, ValuePrediction)}
-    nominal = torch.linspace(0.1, 0.9, 9)
-    found = {n: [coverage_of(p, findings.y, float(level)) for level in nominal] for n, p in values.items()}
-    described = "; ".join(f"{n}: {shares[-1]:.0%} in the 90% intervals" for n, shares in found.items())
+    found = {n: interval_coverage(p, findings.y) for n, p in values.items()}
+    described = "; ".join(
+        f"{n}: {shares[0.5]:.0%} in the 50% and {shares[0.9]:.0%} in the 90% intervals" for n, shares in found.items()
+    )
     yield (
         "Interval coverage: are the intervals honest?",
         "On the diagonal coverage is nominal; below it the model is overconfident, above it underconfident.",
         f"Share of the targets inside central intervals, against the nominal coverage. {described}.",
-        lambda: plots.coverage({name: (nominal, shares) for name, shares in found.items()}),
+        lambda: plots.coverage({name: (list(shares), list(shares.values())) for name, shares in found.items()}),
     )
 
 
@@ -134,13 +134,6 @@ def _of_chains(findings: Findings) -> Iterator[_Drawing]:
             f"Temperature readings, mean {chains.temperatures.virial}, target {target:g}.",
             lambda: plots.temperature(readings, target=target, measured=mean, error=error),
         )
-
-
-def coverage_of(prediction: ValuePrediction, target: Tensor, probability: float) -> float:
-    """The share of targets inside the central Gaussian interval of this probability."""
-    half = math.sqrt(2) * float(torch.erfinv(torch.tensor(probability, dtype=torch.float64)))
-    distance = (target.reshape(prediction.mean.shape).to(prediction.mean) - prediction.mean).abs()
-    return float((distance <= half * prediction.variance.sqrt()).double().mean())
 
 
 def _accuracy(prediction: ClassPrediction, y: Tensor) -> float:

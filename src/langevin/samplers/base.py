@@ -128,6 +128,9 @@ class Sampler(Optimizer, ABC):
     def plan(self, burn_in: int) -> None:
         """Tell the length of burn-in to methods that adapt; `sample` calls it before the first step."""
 
+    def forget(self) -> None:
+        """Discard what was computed at the present weights: the target has changed (a prior scale was drawn)."""
+
     def freeze(self) -> None:
         """Stop adapting, so that the target is exact from here on; `sample` calls it at the end of burn-in."""
 

@@ -127,6 +127,11 @@ class FullBatchSampler(Sampler, ABC):
         assert rows.loss is not None
         return float(rows.loss) if isinstance(group["chain"], int) else rows.loss.flatten()
 
+    def forget(self) -> None:
+        """Compute loss and gradient again in the next step."""
+        if self._rows is not None:
+            self._rows.loss = None
+
     def evaluate(self) -> tuple[Tensor, Tensor]:
         """The loss of each chain at θ, (chains, 1) in float64, and its gradient, (chains, d)."""
         assert self._closure is not None

@@ -1,10 +1,15 @@
 """The interface of a likelihood: log p(y | output), one value per example.
 
 A likelihood is any object with `log_prob(output, target)` that returns one number per example. `predict` also needs
-`probs(output)` (class probabilities) or `moments(output)` (mean and variance). A likelihood with sampled parameters is
-an `nn.Module`. Methods that use the Fisher information need `sample(output, generator)`, targets drawn from
-p(y | output), or `output_fisher(output)`, the covariance E[∇log p ∇log pᵀ] with respect to the output, of shape
-(batch, outputs, outputs).
+`probs(output)` (class probabilities) or `moments(output)` (mean and variance; scores then take y for Gaussian). A
+likelihood with sampled parameters is an `nn.Module`. Methods that use the Fisher information need
+`sample(output, generator)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
+E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs). `validate(output, target)`, where
+there is one, raises for targets that the likelihood can't have; `num_outputs(target)` tells the command line the size
+of the network.
+
+`ValueLikelihood` is the base of the library's own likelihoods of values (not classes): p(y | output) is an object of
+`torch.distributions`, so that scores, quantiles and samples of a prediction are those of the likelihood.
 
 The library's likelihoods are registered: `@LIKELIHOODS.register` on the class, one import in `likelihoods/__init__.py`.
 They have `config()`, the constructor's arguments, which are stored in the manifest of a run.
@@ -12,10 +17,12 @@ They have `config()`, the constructor's arguments, which are stored in the manif
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Normal
 
 from langevin.core.registry import Registry
 
@@ -29,6 +36,96 @@ class Likelihood(Protocol):
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log p(target | output), of shape (batch,)."""
         ...
+
+
+class ValueLikelihood(ABC):
+    """A likelihood of real values or counts: the values of y are independent, with one distribution each.
+
+    `parameters_of(output)` are the parameters of these distributions, each of shape (batch, …) like y, which depend on
+    the weights; `distribution(*parameters)` depends on nothing else, and takes parameters of any shape.
+    """
+
+    @abstractmethod
+    def parameters_of(self, output: Tensor) -> tuple[Tensor, ...]:
+        """The parameters of p(y | output)."""
+
+    @abstractmethod
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """p(y) with these parameters."""
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """log p(y | output), summed over the values of y."""
+        parameters = self.parameters_of(output)
+        each = self.distribution(*parameters).log_prob(like_output(repr(self), parameters[0], target))
+        return per_example(each)
+
+    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y."""
+        found = self.distribution(*self.parameters_of(output))
+        return found.mean, found.variance
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """y drawn from p(y | output)."""
+        return drawn(self.distribution(*self.parameters_of(output)), 1, generator)[0]
+
+    def num_outputs(self, target: Tensor) -> int:
+        """The number of outputs that the model needs for these targets."""
+        return target[0].numel()
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.config().items())})"
+
+
+def drawn(distribution: Distribution, count: int, generator: torch.Generator) -> Tensor:
+    """`count` draws, stacked along a first axis. torch's distributions know the global generator only: it is seeded
+    from the given one inside, and restored."""
+    seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    devices = [generator.device] if generator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        return distribution.sample(torch.Size([count]))
+
+
+def gaussian(mean: Tensor, variance: Tensor) -> Distribution:
+    """The Gaussian of this mean and variance."""
+    return Normal(mean, variance.sqrt(), validate_args=False)
+
+
+def in_single_precision(output: Tensor) -> Tensor:
+    """The output in float32 or better: under autocast it is in half precision."""
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
+def per_example(each: Tensor) -> Tensor:
+    """Log-densities of the values, summed for each example."""
+    return each.flatten(1).sum(1) if each.dim() > 1 else each
+
+
+def diagonal_fisher(information: Tensor) -> Tensor:
+    """(batch, outputs, outputs), from the Fisher information of every output."""
+    return torch.diag_embed(information.reshape(len(information), -1))
+
+
+def refuse_overflow(likelihood: Any, what: str, values: Tensor) -> None:
+    """Raise if these parameters of a distribution are not finite."""
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(
+            f"{likelihood!r}: the {what} overflows at the model's present weights. Standardize the inputs, "
+            f"(x - x.mean(0)) / x.std(0), or start at smaller weights."
+        )
+
+
+def refuse_outside(likelihood: Any, target: Tensor, inside: Tensor, expected: str) -> None:
+    """Raise for targets outside the support."""
+    if not bool(inside.all()):
+        raise ValueError(
+            f"{likelihood!r} needs {expected}; found target {target[~inside][0].item():g} ({int((~inside).sum())} of "
+            f"{target.numel()} targets)."
+        )
 
 
 def sampled_labels(likelihood: Any, output: Tensor, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,18 +10,29 @@ from torch import Tensor
 from torch.nn import functional
 
 from langevin.core.likelihoods.base import LIKELIHOODS, like_output
+from langevin.core.likelihoods.class_weights import check_class_weights, checked_weights
 
 
 @LIKELIHOODS.register
 class Bernoulli:
-    """Labels 0 or 1 with one logit per example, of shape (batch,) or (batch, 1)."""
+    """Labels 0 or 1 with one logit per example, of shape (batch,) or (batch, 1).
+
+    `class_weights` multiply log p of the examples of label 0 and label 1. Their mean over the examples should be 1.
+    """
+
+    def __init__(self, class_weights: Sequence[float] | Tensor | None = None) -> None:
+        self.class_weights = checked_weights("Bernoulli", class_weights)
+        if self.class_weights is not None:
+            check_class_weights(self, self.class_weights, 2)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log σ(output) where the label is 1, log σ(−output) where it is 0."""
         logit = _one_column("Bernoulli()", output)
-        return -functional.binary_cross_entropy_with_logits(
-            logit, like_output("Bernoulli()", logit, target), reduction="none"
-        )
+        labels = like_output("Bernoulli()", logit, target)
+        weight = None
+        if self.class_weights is not None:
+            weight = torch.where(labels > 0.5, self.class_weights[1], self.class_weights[0])
+        return -functional.binary_cross_entropy_with_logits(logit, labels, weight, reduction="none")
 
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Refuse labels other than 0 and 1."""
@@ -47,10 +59,14 @@ class Bernoulli:
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {}
+        return {} if self.class_weights is None else {"class_weights": self.class_weights}
+
+    def num_outputs(self, target: Tensor) -> int:
+        """One."""
+        return 1
 
     def __repr__(self) -> str:
-        return "Bernoulli()"
+        return "Bernoulli()" if self.class_weights is None else f"Bernoulli(class_weights={self.class_weights})"
 
 
 def _one_column(name: str, output: Tensor) -> Tensor:
@@ -59,6 +75,6 @@ def _one_column(name: str, output: Tensor) -> Tensor:
     if output.dim() != 1:
         raise ValueError(
             f"{name} needs one logit per example, (batch,) or (batch, 1); the model's output is {tuple(output.shape)}. "
-            f"Several classes: use Categorical()."
+            f"Several classes: use Categorical(); several independent labels: MultiLabel()."
         )
     return output

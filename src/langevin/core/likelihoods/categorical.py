@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from langevin.core.likelihoods.base import LIKELIHOODS
+from langevin.core.likelihoods.class_weights import check_class_weights, checked_weights
 
 _NO_LABEL = -(2**63)  # ignore_index: no label is ignored, not even torch's default −100
 _FEW_CLASSES = 64  # up to this number of classes the memory layout of softmax matters
@@ -20,16 +22,25 @@ class Categorical:
 
     >>> Categorical().log_prob(torch.zeros(3, 4), torch.tensor([0, 1, 3]))
     tensor([-1.3863, -1.3863, -1.3863])
+
+    Args:
+        class_weights: multiply log p of the examples of each class, one weight per class. Their mean over the examples
+            should be 1, which leaves the temperature as it is: N / (classes · examples of the class), for example.
     """
+
+    def __init__(self, class_weights: Sequence[float] | Tensor | None = None) -> None:
+        self.class_weights = checked_weights("Categorical", class_weights)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log softmax(output)[target]."""
         chosen = -self._cross_entropy(output, target, "none")
+        if self.class_weights is not None:
+            chosen = chosen * self._weights(output)[target.long()]
         return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
 
     def mean_energy(self, output: Tensor, target: Tensor) -> Tensor:
         """Minus the mean of `log_prob` over the examples, in one operation if possible."""
-        if output.dim() > 2:
+        if output.dim() > 2 or self.class_weights is not None:
             return -self.log_prob(output, target).mean()
         return self._cross_entropy(output, target, "mean")
 
@@ -38,7 +49,13 @@ class Categorical:
         if output.dim() != 2 or target.is_floating_point() or target.dim() != 1:
             return self.mean_energy(output, target)
         chosen = output.gather(1, target.long().unsqueeze(1)).squeeze(1)
-        return (output.logsumexp(1) - chosen).mean()
+        energy = output.logsumexp(1) - chosen
+        return (energy if self.class_weights is None else energy * self._weights(output)[target.long()]).mean()
+
+    def _weights(self, output: Tensor) -> Tensor:
+        assert self.class_weights is not None
+        check_class_weights(self, self.class_weights, output.shape[1])
+        return torch.tensor(self.class_weights, dtype=output.dtype, device=output.device)
 
     def _cross_entropy(self, output: Tensor, target: Tensor, reduction: str) -> Tensor:
         if target.is_floating_point() or target.dim() != output.dim() - 1:
@@ -60,6 +77,8 @@ class Categorical:
                 f"Categorical() needs integer class labels, not {target.dtype}. Real-valued targets: Gaussian."
             )
         classes = output.shape[1]
+        if self.class_weights is not None:
+            check_class_weights(self, self.class_weights, classes)
         outside = (target < 0) | (target >= classes)
         if bool(outside.any()):
             raise ValueError(
@@ -88,9 +107,13 @@ class Categorical:
         p = output.softmax(1)
         return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
 
+    def num_outputs(self, target: Tensor) -> int:
+        """One per class."""
+        return int(target.max()) + 1
+
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {}
+        return {} if self.class_weights is None else {"class_weights": self.class_weights}
 
     def __repr__(self) -> str:
-        return "Categorical()"
+        return "Categorical()" if self.class_weights is None else f"Categorical(class_weights={self.class_weights})"

@@ -7,12 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
 
-from langevin.core.likelihoods.base import LIKELIHOODS, like_output
+from langevin.core.likelihoods.base import (
+    LIKELIHOODS,
+    ValueLikelihood,
+    in_single_precision,
+    like_output,
+    per_example,
+)
+from langevin.core.likelihoods.scales import set_log_scale
 
 
 @LIKELIHOODS.register
-class Gaussian(nn.Module):
+class Gaussian(ValueLikelihood, nn.Module):
     """Regression: y = output + noise of standard deviation `std`, the dimensions of y independent.
 
     With `sampled=True` log(std) is a parameter of the posterior, named `likelihood.log_std`, with the given std as its
@@ -23,26 +31,25 @@ class Gaussian(nn.Module):
     log_std: Tensor
 
     def __init__(self, std: float, *, sampled: bool = False) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if not (math.isfinite(std) and std > 0):
             raise ValueError(f"The standard deviation must be positive; given std={std}. Write Gaussian(std=0.1).")
-        value = torch.tensor(math.log(std))
-        if sampled:
-            self.log_std = nn.Parameter(value)
-        else:
-            self.register_buffer("log_std", value, persistent=False)
+        set_log_scale(self, "log_std", std, sampled)
         self._config = {"std": std, "sampled": sampled}
+
+    def parameters_of(self, output: Tensor) -> tuple[Tensor, ...]:
+        """Mean and standard deviation."""
+        return output, torch.exp(self.log_std).to(output.dtype).expand_as(output)
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """N(mean, std²)."""
+        return Normal(parameters[0], parameters[1], validate_args=False)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Σ −½((y − output)/σ)² − log σ − ½log 2π over the dimensions of y."""
-        output = output.to(torch.promote_types(output.dtype, torch.float32))  # under autocast it is in half precision
+        output = in_single_precision(output)
         residual = (like_output(repr(self), output, target) - output) * torch.exp(-self.log_std)
-        log_density = -0.5 * residual.square() - self.log_std - 0.5 * math.log(2 * math.pi)
-        return log_density.flatten(1).sum(1) if log_density.dim() > 1 else log_density
-
-    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y."""
-        return output, torch.exp(2 * self.log_std).expand_as(output)
+        return per_example(-0.5 * residual.square() - self.log_std - 0.5 * math.log(2 * math.pi))
 
     def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
         """output + σ η."""
@@ -58,7 +65,3 @@ class Gaussian(nn.Module):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return dict(self._config)
-
-    def extra_repr(self) -> str:
-        """The constructor's arguments."""
-        return f"std={self._config['std']}, sampled={self._config['sampled']}"

@@ -7,13 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Normal
 from torch.nn import functional
 
-from langevin.core.likelihoods.base import LIKELIHOODS, like_output
+from langevin.core.likelihoods.base import (
+    LIKELIHOODS,
+    ValueLikelihood,
+    diagonal_fisher,
+    in_single_precision,
+    like_output,
+    per_example,
+    refuse_overflow,
+)
 
 
 @LIKELIHOODS.register
-class HeteroscedasticGaussian:
+class HeteroscedasticGaussian(ValueLikelihood):
     """Regression: y ~ N(mean, scale²), both outputs of the network, the dimensions of y independent.
 
     The network has twice as many outputs as y has values: along dimension 1 the means, then the raw scales r, with
@@ -31,58 +40,46 @@ class HeteroscedasticGaussian:
             )
         self.min_scale = min_scale
 
-    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Σ −½((y − mean)/scale)² − log scale − ½log 2π over the dimensions of y."""
-        mean, scale = self._mean_and_scale(output)
-        residual = (like_output(f"{self!r}: mean and scale of every value", mean, target) - mean) / scale
-        log_density = -0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi)
-        return log_density.flatten(1).sum(1)
-
-    def validate(self, output: Tensor, target: Tensor) -> None:
-        """Refuse targets that are not finite or whose spread is that of the smallest scale, and scales that overflow."""
-        _, scale = self._mean_and_scale(output)
-        if not bool(torch.isfinite(output).all() & torch.isfinite(scale).all()):
-            raise ValueError(
-                f"{self!r}: the model's outputs overflow (the largest scale is {float(scale.max()):.3g}). Standardize "
-                f"the inputs, (x - x.mean(0)) / x.std(0), or start at smaller weights."
-            )
-        spread = float(target.double().std()) if target.numel() > 1 else math.inf
-        if not math.isfinite(float(target.double().sum())) or spread < 10 * self.min_scale:
-            raise ValueError(
-                f"{self!r} needs finite targets with a standard deviation well above min_scale; given targets with "
-                f"standard deviation {spread:.3g}. Standardize them: (y - y.mean()) / y.std()."
-            )
-
-    def moments(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y."""
-        mean, scale = self._mean_and_scale(output)
-        return mean, scale.square()
-
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
-        """mean + scale η."""
-        mean, scale = self._mean_and_scale(output)
-        return mean + scale * torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-
-    def output_fisher(self, output: Tensor) -> Tensor:
-        """diag(1/scale², 2 (softplus′(r)/scale)²): mean and scale of a Gaussian are orthogonal parameters."""
-        _, scale = self._mean_and_scale(output)
-        slope = output.chunk(2, 1)[1].sigmoid()
-        information = torch.cat([scale**-2, 2 * (slope / scale).square()], 1)
-        return torch.diag_embed(information.flatten(1))
-
-    def _mean_and_scale(self, output: Tensor) -> tuple[Tensor, Tensor]:
+    def parameters_of(self, output: Tensor) -> tuple[Tensor, ...]:
+        """Mean and scale."""
         if output.dim() < 2 or output.shape[1] % 2:
             raise ValueError(
                 f"{self!r} needs a mean and a scale for every value of y: outputs of shape (batch, 2·values); the "
                 f"model's output is {tuple(output.shape)}. For one target: nn.Linear(…, 2)."
             )
-        output = output.to(torch.promote_types(output.dtype, torch.float32))  # under autocast it is in half precision
-        mean, raw = output.chunk(2, 1)
+        mean, raw = in_single_precision(output).chunk(2, 1)
         return mean, functional.softplus(raw) + self.min_scale
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """N(mean, scale²)."""
+        return Normal(parameters[0], parameters[1], validate_args=False)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Σ −½((y − mean)/scale)² − log scale − ½log 2π over the dimensions of y."""
+        mean, scale = self.parameters_of(output)
+        residual = (like_output(f"{self!r}, half of whose outputs are scales", mean, target) - mean) / scale
+        return per_example(-0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi))
+
+    def validate(self, output: Tensor, target: Tensor) -> None:
+        """Refuse outputs that overflow, and targets that are not finite or hardly vary."""
+        refuse_overflow(self, "mean or the scale", torch.cat(self.parameters_of(output)))
+        spread = float(target.double().std()) if target.numel() > 1 else math.inf
+        if not bool(torch.isfinite(target).all()) or spread < 10 * self.min_scale:
+            raise ValueError(
+                f"{self!r} needs finite targets with a standard deviation well above min_scale; given targets with "
+                f"standard deviation {spread:.3g}. Standardize them: (y - y.mean()) / y.std()."
+            )
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """diag(1/scale², 2 (softplus′(r)/scale)²): mean and scale of a Gaussian are orthogonal parameters."""
+        _, scale = self.parameters_of(output)
+        slope = output.chunk(2, 1)[1].sigmoid()
+        return diagonal_fisher(torch.cat([scale**-2, 2 * (slope / scale).square()], 1))
+
+    def num_outputs(self, target: Tensor) -> int:
+        """Two for every value of y."""
+        return 2 * target[0].numel()
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {"min_scale": self.min_scale}
-
-    def __repr__(self) -> str:
-        return f"HeteroscedasticGaussian(min_scale={self.min_scale})"

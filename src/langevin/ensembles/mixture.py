@@ -1,0 +1,172 @@
+"""The predictive distribution of values: the mixture, over members, of the likelihood's own distributions.
+
+p(y|x) = mean_s p(y|x,θ_s).  Everything is computed for some inputs at a time, so that memory does not grow with
+inputs × members beyond the parameters themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+
+from langevin.core.likelihoods.base import drawn
+
+_TOGETHER = 1 << 21  # numbers of an intermediate result
+_PRECISION = 1e-6  # of a quantile, in standard deviations of the mixture
+_DRAWS = 4096  # for quantiles of distributions without cdf
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Equal weights on `members` distributions for each of n inputs; `parameters` are (members, n, …) each."""
+
+    family: Callable[..., Distribution]
+    parameters: tuple[Tensor, ...]
+
+    @property
+    def members(self) -> int:
+        """The number of components."""
+        return len(self.parameters[0])
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of y, for all inputs."""
+        first = self._of(slice(0, 1))
+        return torch.Size([self.parameters[0].shape[1], *first.shape()[2:]])
+
+    @property
+    def discrete(self) -> bool:
+        """Whether y is a whole number."""
+        support = self._of(slice(0, 1)).distribution.support
+        return support is not None and bool(support.is_discrete)
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether the components are Gaussian."""
+        return isinstance(self._of(slice(0, 1)).distribution, Normal)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y of each member, (members, n, …)."""
+        means, variances = zip(*(part.moments() for _, part in self._parts()), strict=True)
+        return torch.cat(means, 1), torch.cat(variances, 1)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log mean_s p_s(y), jointly for the values of an example, (n,)."""
+        parts = [part.log_prob(y[rows]) for rows, part in self._parts()]
+        return torch.cat(parts)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """mean_s P_s(Y ≤ y) of every value, in the shape of y; without a cdf of the distribution, from draws."""
+        return torch.cat([part.cdf(y[rows]) for rows, part in self._parts()])
+
+    def quantile(self, q: float) -> Tensor:
+        """The smallest y with cdf(y) ≥ q, (n, …), by bisection."""
+        return torch.cat([part.quantile(q, self.discrete) for _, part in self._parts()])
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws of y, (count, n, …): each from a random member, the same for all values of an example."""
+        n, found = self.parameters[0].shape[1], []
+        step = max(1, _TOGETHER // (count * max(1, self.parameters[0][0, :1].numel())))
+        for start in range(0, n, step):
+            column = torch.arange(start, min(start + step, n))
+            member = torch.randint(self.members, (count, len(column)), generator=generator)
+            chosen = [p[member.to(p.device), column.to(p.device)] for p in self.parameters]
+            draws = drawn(self.family(*(p.flatten(0, 1) for p in chosen)), 1, generator)[0]
+            found.append(draws.reshape(count, len(column), *draws.shape[1:]))
+        return torch.cat(found, 1)
+
+    def _parts(self) -> Iterator[tuple[slice, _Part]]:
+        n = self.parameters[0].shape[1]
+        step = max(1, _TOGETHER // (self.members * max(1, self.parameters[0][0, :1].numel())))
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            yield rows, self._of(rows)
+
+    def _of(self, rows: slice) -> _Part:
+        parameters = [p[:, rows].double() for p in self.parameters]
+        shape = parameters[0].shape[:2]
+        part = _Part(self.family(*(p.flatten(0, 1) for p in parameters)), shape[0], shape[1])
+        own: Any = part.distribution
+        while own is not None:  # quantiles are searched for outside the support too
+            own._validate_args, own = False, getattr(own, "base_dist", None)
+        return part
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The mixture of some inputs; members and inputs are one axis in the distribution, as a likelihood expects."""
+
+    distribution: Distribution
+    members: int
+    inputs: int
+
+    def shape(self) -> torch.Size:
+        own = self.distribution
+        return torch.Size([self.members, self.inputs, *own.batch_shape[1:], *own.event_shape])
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        return self.distribution.mean.reshape(self.shape()), self.distribution.variance.reshape(self.shape())
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        each = self.distribution.log_prob(self._repeated(y)).reshape(self.members, self.inputs, -1).sum(2)
+        return each.logsumexp(0) - torch.log(torch.tensor(float(self.members)))
+
+    def cdf(self, y: Tensor) -> Tensor:
+        own = _base(self.distribution)
+        y = y.reshape(self.shape()[1:]).double()
+        try:
+            below = own.cdf(self._repeated(y)).reshape(self.shape()).mean(0)
+            return torch.where(below.isnan(), (y > self.moments()[0].mean(0)).double(), below)  # outside the support
+        except NotImplementedError:
+            return (self._draws().to(y.device) <= y.reshape(self.shape()[1:])).double().mean(0)
+
+    def quantile(self, q: float, discrete: bool) -> Tensor:
+        if self.members == 1 and isinstance(self.distribution, Normal):
+            level = torch.full_like(self.distribution.loc, q)
+            return self.distribution.icdf(level).reshape(self.shape()[1:])
+        means, variances = self.moments()
+        mean = means.mean(0)
+        spread = (variances.mean(0) + means.var(0, correction=0)).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+        try:
+            _base(self.distribution).cdf(self._repeated(mean))
+        except NotImplementedError:
+            return torch.quantile(self._draws(), q, dim=0)
+        low, high = mean - 4 * spread, mean + 4 * spread
+        if discrete:
+            low, high = low.floor() - 1, high.ceil() + 1
+        for _ in range(200):  # heavy tails, and levels close to 0 and 1
+            outside = (self.cdf(low) >= q) & (low > mean - 1e12 * spread)
+            beyond = self.cdf(high) < q
+            if not bool(outside.any() | beyond.any()):
+                break
+            low = torch.where(outside, mean - 2 * (mean - low), low)
+            high = torch.where(beyond, mean + 2 * (high - mean), high)
+            if discrete:
+                low, high = low.floor(), high.ceil()
+        while bool((high - low > (1 if discrete else _PRECISION * spread)).any()):
+            middle = (low + high) / 2
+            middle = middle.floor() if discrete else middle
+            above = self.cdf(middle) >= q
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high if discrete else (low + high) / 2
+
+    def _draws(self) -> Tensor:
+        """Draws from all members, equally many of each, always the same."""
+        each = drawn(self.distribution, -(-_DRAWS // self.members), torch.Generator().manual_seed(0))
+        return each.reshape(-1, *self.shape()[1:]).double()
+
+    def _repeated(self, y: Tensor) -> Tensor:
+        """y for every member, in the shape of the distribution."""
+        y = y.reshape(self.shape()[1:]).double()
+        own = self.distribution
+        return y.expand(self.shape()).reshape(*own.batch_shape, *own.event_shape)
+
+
+def _base(distribution: Distribution) -> Distribution:
+    """The distribution of single values."""
+    return distribution.base_dist if isinstance(distribution, Independent) else distribution
