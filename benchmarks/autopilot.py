@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import langevin as lv
 from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.prediction import ClassPrediction
 from langevin.inference.environment import environment
 
 FOLDS = {
@@ -87,7 +88,9 @@ def scores(ensemble: Ensemble, x: Tensor, y: Tensor, scale: float) -> dict[str, 
     """Of the predictive mixture, in the units of the data."""
     logs = torch.stack(list(ensemble.log_probs(x, y))).detach().double()
     nll = -(logs.logsumexp(0) - math.log(len(logs))).mean() + math.log(scale)
-    error = (ensemble.predict(x).mean - y).double().square().mean().sqrt() * scale
+    predicted = ensemble.predict(x)
+    assert not isinstance(predicted, ClassPrediction)
+    error = (predicted.mean - y).double().square().mean().sqrt() * scale
     return {"nll": float(nll), "rmse": float(error)}
 
 

@@ -159,11 +159,12 @@ def measure(
     start = lv.find_map(posterior, train, method="sgd", lr=0.05, steps=2000, batch_size=_START_BATCH, progress=False)
     rate = Rate(case.lr) if case.lr is not None else search_rate(name, case, posterior, train, start)
     batch_size = posterior.num_data if kind.full_batch else case.batch_size
+    chosen: dict[str, Any] = ({} if rate.lr is None else {"lr": rate.lr}) | dict(case.options)
     began = time.perf_counter()
     run = lv.sample(
         posterior,
         train,
-        partial(kind, **({} if rate.lr is None else {"lr": rate.lr}), **case.options),
+        partial(kind, **chosen),
         batch_size=batch_size,
         steps=case.steps,
         thin=10,

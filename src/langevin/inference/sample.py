@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,7 +134,12 @@ def sample(
         raise ValueError(f'resume={resume!r}: write resume="auto", or leave it out.')
     checks.check_posterior(posterior)
     if sampler is None or steps is None or _lacks_rate(sampler, options):
-        refused = {"burn_in": burn_in, "thin": thin, "schedule": schedule, "control_variate": control_variate}
+        refused: dict[str, Any] = {
+            "burn_in": burn_in,
+            "thin": thin,
+            "schedule": schedule,
+            "control_variate": control_variate,
+        }
         refused |= {"mesh": mesh, "autocast": autocast, "freeze": None if freeze else False}
         return _by_autopilot(
             posterior,
@@ -246,7 +250,7 @@ def _temperatures(options: Mapping[str, Any]) -> list[float] | None:
         )
     if not isinstance(given, list | tuple):
         return None
-    if not given or not all(isinstance(t, Real) and not isinstance(t, bool) and t >= 0 for t in given):
+    if not given or not all(isinstance(t, int | float) and t >= 0 for t in given):
         raise ValueError(f"temperature={given!r}: give a number, or one for each chain: temperature=[1, 0.3, 0.1].")
     return [float(t) for t in given]
 
@@ -268,7 +272,7 @@ def _by_autopilot(
     *,
     steps: int | None,
     budget: str | float | None,
-    batch_size: int | None,
+    batch_size: int | Literal["full"] | None,
     chains: int | None,
     seed: int,
     init: Init,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -37,7 +37,7 @@ def make_plan(
     seed: int,
     mode: str,
     compile: bool | None,
-    batch_size: int | None,
+    batch_size: int | Literal["full"] | None,
     budget: str | float | None,
     steps: int | None,
 ) -> Plan:
@@ -45,7 +45,9 @@ def make_plan(
     spend = Budget.parse(budget)
     full, each, why = choose_regime(posterior, batches)
     kind = _kind(sampler) if sampler is not None else None
-    if kind is not None:
+    if batch_size == "full":
+        full, why = True, "full batches, as given"
+    elif kind is not None:
         full = kind.full_batch
         why = f"{'full batches' if full else 'mini-batches'}, as {kind.__name__} takes them"
     elif batch_size is not None:
@@ -60,7 +62,7 @@ def make_plan(
         seed=seed,
         mode=mode,
         compile=compile,
-        batch_size=batch_size,
+        batch_size=None if batch_size == "full" else batch_size,
         temperature=options.get("temperature", 1.0),
         seconds=spend.seconds,
         times=spend.times,

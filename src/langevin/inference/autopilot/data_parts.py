@@ -47,12 +47,12 @@ class DataParts:
         if out:
             is_held[random.random_subset(count, out, seed=seed, chain=0, step=0, stream=Stream.SPLIT)] = True
         kept = torch.nonzero(~is_held).flatten()
-        watched = random.random_subset(len(kept), _WATCHED, seed=seed, chain=0, step=1, stream=Stream.SPLIT)
+        some = random.random_subset(len(kept), _WATCHED, seed=seed, chain=0, step=1, stream=Stream.SPLIT)
         return cls(
             training=data if out == 0 else _subset(batches, kept),
             num_training=len(kept),
             held_out=batches.take(torch.nonzero(is_held).flatten()) if out else None,
-            watched=batches.take(kept[watched]),
+            watched=batches.take(kept[some]),
         )
 
 

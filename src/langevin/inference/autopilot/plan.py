@@ -123,4 +123,4 @@ def multiply_adds(posterior: Posterior, batches: Batches) -> float:
     x = tree_map(lambda t: t.to(device), x)
     with FlopCounterMode(display=False) as counter:
         call(posterior.model, x)
-    return max(counter.get_total_flops() / 2 / batch_size_of(y), 1.0)
+    return max(float(counter.get_total_flops()) / 2 / batch_size_of(y), 1.0)

@@ -60,6 +60,6 @@ def _change(before: list[np.ndarray], after: list[np.ndarray]) -> tuple[float, f
 
         widening = float(stdtrit(len(each) - 1, 1 - _LEVEL / 2)) / 2
         return float(each.mean()), widening * float(each.std(ddof=1)) / math.sqrt(len(each))
-    errors = [mean_and_error(*rows).error for rows in (before, after)]
+    errors = [mean_and_error(*(row.tolist() for row in rows)).error for rows in (before, after)]
     error = math.hypot(*errors)
     return float(each.mean()), error if math.isfinite(error) else 0.0

@@ -95,7 +95,7 @@ def pooled_ess(draws: Tensor) -> Tensor:
     chains, n = draws.shape[:2]
     length = math.isqrt(n)
     first = n % length
-    batches = draws[:, first:].unflatten(1, (n // length, length)).mean(2)
+    batches = draws[:, first:].reshape(chains, n // length, length, *draws.shape[2:]).mean(2)
     of_mean = (batches.var(1) * length / n).mean(0) / chains
     variance = draws.var(1).mean(0)
     return torch.where(variance > 0, variance / of_mean.clamp_min(torch.finfo(draws.dtype).tiny), 0.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -102,7 +102,7 @@ def run_warm_start(
     )
 
 
-def judged_losses(judged: Evaluation, weights: list[Weights]) -> list[float]:
+def judged_losses(judged: Evaluation, weights: Sequence[Weights]) -> list[float]:
     """The mean negative log-likelihood of each set of weights."""
     losses = []
     for each in weights:
