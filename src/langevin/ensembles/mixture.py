@@ -128,8 +128,8 @@ class _Part:
     def quantile(self, q: float, discrete: bool) -> Tensor:
         if self.members == 1 and isinstance(self.distribution, Normal):
             level = torch.full_like(self.distribution.loc, q)
-            exact: Tensor = self.distribution.icdf(level)  # type: ignore[no-untyped-call]
-            return exact.reshape(self.shape()[1:])
+            value: Tensor = self.distribution.icdf(level)  # type: ignore[no-untyped-call]
+            return value.reshape(self.shape()[1:])
         means, variances = self.moments()
         mean = means.mean(0)
         spread = (variances.mean(0) + means.var(0, correction=0)).sqrt().clamp_min(torch.finfo(torch.float64).tiny)

@@ -35,9 +35,17 @@ def draws(run: lv.Run) -> torch.Tensor:
     return torch.stack([torch.cat([w["weight"].flatten(), w["bias"]]) for w in run]).double()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_warm_start():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(warm_start, "_STEPS", 300)
+        patched.setattr(warm_start, "_EPOCHS", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
-def run() -> lv.Run:
-    return lv.sample(linear_posterior(), regression(), compile=False, progress=False)
+def run(short_warm_start) -> lv.Run:
+    return lv.sample(linear_posterior(), regression(), budget="20x", mode="vectorised", compile=False, progress=False)
 
 
 def test_the_posterior_of_a_linear_model_is_exact(run) -> None:
@@ -69,13 +77,7 @@ def test_runs_with_given_settings_tuned_nothing() -> None:
         by_hand.warm_start  # noqa: B018
 
 
-@pytest.fixture(autouse=True)
-def short_warm_start(monkeypatch) -> None:
-    monkeypatch.setattr(warm_start, "_STEPS", 300)
-    monkeypatch.setattr(warm_start, "_EPOCHS", 1)
-
-
-QUICK = {"chains": 2, "budget": "3x", "mode": "vectorised", "compile": False, "progress": False}
+QUICK = {"chains": 2, "budget": "8x", "mode": "vectorised", "compile": False, "progress": False}
 
 
 def small(out, **options) -> lv.Run:
@@ -99,10 +101,9 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
                 raise Killed
         engine_run(engine, store, until, **options)
 
-    monkeypatch.setattr(autopilot.stages, "advance", dies)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(autopilot.stages, "advance", dies)
         small(tmp_path / "cut")
-    monkeypatch.undo()
     again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
     assert torch.equal(draws(again), whole)
     assert [d.decided for d in again.tuning] == [d.decided for d in lv.load(tmp_path / "whole", nn.Linear(3, 1)).tuning]
