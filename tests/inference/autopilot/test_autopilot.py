@@ -100,6 +100,8 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
             if len(seen) == 2:
                 raise Killed
         engine_run(engine, store, until, **options)
+        if stage == "burn-in" and seen:  # which may have one leg only
+            raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(autopilot.stages, "advance", dies)
@@ -141,7 +143,7 @@ def test_pretrained_weights_are_where_it_starts() -> None:
 
 def test_a_loader_gets_mini_batches() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*regression()), batch_size=40, shuffle=True)
-    run = lv.sample(linear_posterior(), loader, **QUICK)
+    run = lv.sample(linear_posterior(), loader, **QUICK | {"mode": "auto"})
     assert run.manifest["sampler"]["name"] == "SGHMC"
     assert "can't be indexed" in str(run.tuning)
 

@@ -233,6 +233,7 @@ class Autopilot:
             mode=burnt.mode,
             compile=burnt.compiled,
             measure_temperature=True,
+            freeze=False,  # what adapts is frozen already
         )
         if can_probe(self._sampled, engine.probe, engine.batches):
             engine.plan_probes(_PROBES)

@@ -41,7 +41,8 @@ _GROWTH = 1.1  # of the steps from one look at the held-out part to the next
 _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 _STEPS, _EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
-_FRESH = 5  # initializations that given weights are compared with
+_FRESH = 30  # initializations that given weights are compared with: one more of these is best of all with chance 1/31
+_LARGE, _FRESH_LARGE = 10**6, 9  # of a large model, whose initialization takes time
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,13 @@ def judged_losses(judged: Evaluation, weights: Sequence[Weights]) -> list[float]
 def _starts(posterior: Posterior, judged: Evaluation, chains: int, seed: int) -> tuple[list[Weights], bool]:
     """Fresh weights for each chain, or the given ones for all, and whether these are better than fresh ones can be."""
     given = starting_weights("model", 0, posterior)
-    fresh: list[Weights] = list(fresh_weights(posterior, seed, range(max(chains, _FRESH))))
+    size = sum(tensor.numel() for tensor in given.values())
+    count = max(chains, _FRESH if size < _LARGE else _FRESH_LARGE)
+    fresh: list[Weights] = list(fresh_weights(posterior, seed, range(count)))
     if not fresh:  # a layer can't be initialized again
         return [given] * chains, True
-    losses = torch.tensor(judged_losses(judged, fresh))
-    finite = losses[losses.isfinite()]
-    spread = float(finite.std()) if len(finite) > 1 else 0.0
-    own = judged_losses(judged, [given])[0]
-    if len(finite) and own < float(finite.min()) - 3 * max(spread, 0.01 * abs(float(finite.min()))):
+    (own,) = judged_losses(judged, [given])
+    if all(own < loss for loss in judged_losses(judged, fresh) if math.isfinite(loss)):
         return [given] * chains, True
     return fresh[:chains], False
 
