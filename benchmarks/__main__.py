@@ -48,11 +48,31 @@ def gold(
 
 
 @app.command()
-def temperature(out: Annotated[Path, typer.Option(help="Directory of results and tables.")]) -> None:
+def temperature(
+    out: Annotated[Path, typer.Option(help="Directory of results and tables.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
+) -> None:
     """Both thermometers on targets whose temperatures are known; takes a quarter of an hour on one core."""
+    from benchmarks.scaling import refresh
     from benchmarks.temperature import run_temperature
 
     run_temperature(out, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
+@app.command()
+def rates(
+    out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
+) -> None:
+    """What find_lr finds in twenty seeds, and how hot a run at that rate is; takes half an hour on one core."""
+    from benchmarks.rates import run_rates
+    from benchmarks.scaling import refresh
+
+    run_rates(out, say=typer.echo)
+    if page is not None:
+        refresh(page, out)
 
 
 @app.command()

@@ -28,19 +28,20 @@ from langevin.diagnostics.curvature import largest_curvature
 from langevin.diagnostics.temperature import Ratio, Windows, leave_one_out, ratio_of_means
 from langevin.inference.environment import environment
 
+NOISE = 0.5
 STIFFEST = "along the stiffest direction"
 draw = partial(lv.sample, progress=False)
 
 
-def linear(n: int = 400, d: int = 5, noise: float = 0.5) -> tuple[lv.Posterior, tuple[Tensor, Tensor], Tensor, Tensor]:
+def linear(n: int = 400, d: int = 5) -> tuple[lv.Posterior, tuple[Tensor, Tensor], Tensor, Tensor]:
     """Regression on features of different sizes: posterior, data, and the posterior's precision and mean."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, d, generator=generator) @ torch.diag(torch.logspace(0, -0.5, d))
-    y = x.sum(1, keepdim=True) + noise * torch.randn(n, 1, generator=generator)
+    y = x.sum(1, keepdim=True) + NOISE * torch.randn(n, 1, generator=generator)
     model = nn.Linear(d, 1, bias=False)
-    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(noise), lv.priors.Gaussian(1.0), num_data=n)
-    precision = (x.T @ x / noise**2 + torch.eye(d)).double()
-    return posterior, (x, y), precision, torch.linalg.solve(precision, (x.T @ y / noise**2).double())[:, 0]
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(NOISE), lv.priors.Gaussian(1.0), num_data=n)
+    precision = (x.T @ x / NOISE**2 + torch.eye(d)).double()
+    return posterior, (x, y), precision, torch.linalg.solve(precision, (x.T @ y / NOISE**2).double())[:, 0]
 
 
 class Replicates:
@@ -49,6 +50,11 @@ class Replicates:
     def __init__(self, chains: int, steps: int, probe: float, batch_size: int = 20) -> None:
         posterior, data, precision, mean = linear()
         values, vectors = torch.linalg.eigh(precision)
+
+        def exact(chain: int) -> dict[str, Tensor]:
+            eta = torch.randn(len(mean), generator=torch.Generator().manual_seed(chain), dtype=torch.float64)
+            return {"weight": (mean + vectors @ (eta / values.sqrt()))[None].float()}
+
         self.run = draw(
             posterior,
             data,
@@ -58,6 +64,7 @@ class Replicates:
             steps=steps,
             chains=chains,
             probe=probe,
+            init=exact,
             mode="vectorised",
         )
         draws = torch.stack([torch.stack([s["weight"][0].double() for s in self.run.chain(c)]) for c in range(chains)])
@@ -89,7 +96,8 @@ class Replicates:
     def within(self, readings: Mapping[str, list[Estimate]], kind: str) -> tuple[float, int]:
         """The share of known readings within two of their errors of the truth, and how many are known."""
         known = [e for e in readings[kind] if e.known]
-        return float(np.mean([abs(e.mean - self.truth[kind]) < 2 * e.error for e in known])), len(known)
+        hits = [abs(e.mean - self.truth[kind]) < 2 * e.error for e in known]
+        return float(np.mean(hits)) if hits else math.nan, len(known)
 
 
 def windows_of(run: lv.Run) -> dict[int, Windows]:
@@ -195,33 +203,51 @@ class Yacht:
 
 
 def run_temperature(out: Path, say: Callable[[str], None] = print) -> None:
-    """Measure everything; write `out/results.json` and `out/tables.md`."""
+    """Measure what `out/results.json` does not have yet; write it and `out/tables.md` after each part."""
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"environment": environment(torch.device("cpu")), "replicates": [], "runs": []}
+    path = out / "results.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"replicates": [], "runs": []}
+    results["environment"] = environment(torch.device("cpu"))
 
-    run, truth = two_weights()
-    results["runs"].append({"name": "two weights", **_row(run), "truth": 1.005})
-    for name, found in run.temperatures().items():
-        results["runs"].append({"name": f"two weights, {name}", "virial": found, "truth": truth[name]})
-    replicates = Replicates(chains=400, steps=4000, probe=0.3)
+    def write() -> None:
+        path.write_text(json.dumps(results, indent=1) + "\n")
+        (out / "tables.md").write_text(tables(results))
+
+    if not results["runs"]:
+        run, truth = two_weights()
+        results["runs"].append({"name": "two weights", **_row(run), "truth": 1.005})
+        for name, found in run.temperatures().items():
+            results["runs"].append({"name": f"two weights, {name}", "virial": found, "truth": truth[name]})
+        write()
+    for steps in (450, 4000):
+        if not any(row["steps"] == steps for row in results["replicates"]):
+            results["replicates"] += _replicates(steps, say)
+            write()
+    yacht = Yacht()
+    results["hmc_energy"] = yacht.exact_energy
+    for short, sample in yacht.runs().items():
+        name = f"yacht: {short}"
+        if not any(row["name"] == name for row in results["runs"]):
+            run = sample()
+            results["runs"].append({"name": name, **_row(run), "energy": yacht.mean_energy(run), "truth": 1.0})
+            say(f"{name}: {results['runs'][-1]}")
+            write()
+
+
+def _replicates(steps: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    replicates = Replicates(chains=400, steps=steps, probe=0.3)
+    rows = []
     for chains in (1, 2, 4, 10):
         readings = replicates.readings(chains)
         for kind, value in replicates.truth.items():
             covered, known = replicates.within(readings, kind)
-            error = math.sqrt(np.mean([e.error**2 for e in readings[kind] if e.known]))
+            error = math.sqrt(np.mean([e.error**2 for e in readings[kind] if e.known])) if known else math.nan
             mean = float(np.mean([e.mean for e in readings[kind]]))
-            row = {"chains": chains, "kind": kind, "truth": value, "mean": mean, "error": error, "covered": covered}
-            results["replicates"].append({**row, "known": known, "of": len(readings[kind])})
-            say(f"{chains} chains, {kind}: {covered:.3f} of {known} within two errors")
-    yacht = Yacht()
-    results["hmc_energy"] = yacht.exact_energy
-    for name, sample in yacht.runs().items():
-        run = sample()
-        results["runs"].append({"name": f"yacht: {name}", **_row(run), "energy": yacht.mean_energy(run), "truth": 1.0})
-        say(f"{name}: {results['runs'][-1]}")
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (out / "tables.md").write_text(tables(results))
+            row = {"steps": steps, "chains": chains, "kind": kind, "truth": value, "mean": mean, "error": error}
+            rows.append({**row, "covered": covered, "known": known, "of": len(readings[kind])})
+            say(f"{chains} chains of {steps} steps, {kind}: {covered:.3f} of {known} within two errors")
+    return rows
 
 
 def _row(run: lv.Run) -> dict[str, Any]:
@@ -240,17 +266,17 @@ def tables(results: Mapping[str, Any]) -> str:
     for row in results["runs"]:
         cells = [_shown(row.get(key)) for key in ("own", "virial", "gradient", "stiffest", "energy")]
         lines.append(f"| {row['name']} | {row['truth']:g} | {' | '.join(cells)} | {row.get('verdict', '')} |")
+    if "hmc_energy" in results:
+        lines += ["", f"⟨U⟩ by HMC: {_shown(results['hmc_energy'])}."]
     lines += [
         "",
-        f"⟨U⟩ by HMC: {_shown(results['hmc_energy'])}.",
-        "",
-        "| chains | thermometer | truth | mean reading | its error | within two errors | known |",
-        "|---|---|---|---|---|---|---|",
+        "| steps | chains | thermometer | truth | mean reading | its error | within two errors | known |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["replicates"]:
         lines.append(
-            f"| {row['chains']} | {row['kind']} | {row['truth']:.3f} | {row['mean']:.3f} | {row['error']:.3f} | "
-            f"{row['covered']:.3f} | {row['known']} of {row['of']} |"
+            f"| {row['steps']:,} | {row['chains']} | {row['kind']} | {row['truth']:.3f} | {row['mean']:.3f} | "
+            f"{row['error']:.3f} | {row['covered']:.3f} | {row['known']} of {row['of']} |"
         )
     return "\n".join(lines) + "\n"
 

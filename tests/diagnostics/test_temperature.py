@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from langevin.core.statistics import mean_and_error
 from langevin.diagnostics import temperature
 from langevin.diagnostics.temperature import Ratio, Thermometer, Windows, leave_one_out, over_tensors, ratio_of_means
 
@@ -109,6 +110,31 @@ def test_chains_that_hardly_move_are_read_about_each_other():
     assert abs(float(means.mean()) - 1.7) < 4 * error < 0.2
     about_itself = own[0].about({"a": own[0].mean["a"]}, 1)
     assert abs(float(about_itself.mean())) < 0.02
+
+
+def test_virial_readings_of_few_chains_are_within_two_of_their_errors():
+    """A hundred runs of four chains in four directions, the softest of which relaxes in a fifth of the run."""
+    generator = torch.Generator().manual_seed(1)
+    curvature, step, steps = torch.tensor([1.0, 0.3, 0.1, 0.05]), 0.1, 1000
+
+    def normal():
+        return torch.randn(400, 4, generator=generator)
+
+    theta = 3.0 + normal() / curvature.sqrt()
+    thermometer = Thermometer([theta], num_data=1, stacked=True)
+    truth = 0.0
+    for _ in range(steps):
+        theta = theta.clone()
+        truth += float(((theta - 3.0).square() * curvature).mean()) / steps
+        theta.grad = curvature * (theta - 3.0) + 0.5 * normal()  # of a mini-batch
+        thermometer.measure_each([theta])
+        theta = theta - step * theta.grad + math.sqrt(2 * step) * normal()
+    own = {c: Windows.read(thermometer.tensors(c, ["a"]), thermometer.values(), ["a"]) for c in range(400)}
+    found = [leave_one_out({c: own[c] for c in range(first, first + 4)}, 1)["a"] for first in range(0, 400, 4)]
+    scores = [(e.mean - truth) / e.error for e in (mean_and_error(*each.values()) for each in found) if e.known]
+    assert len(scores) > 80
+    assert sum(abs(score) < 2 for score in scores) / len(scores) > 0.95 - 3 * math.sqrt(0.05 * 0.95 / len(scores))
+    assert abs(sum(scores) / len(scores)) < 0.4
 
 
 def test_over_tensors():

@@ -21,9 +21,9 @@ def levels(findings):
 
 
 def test_a_correct_set_up_has_no_findings():
-    findings = examine(toy_posterior(), toy_data(), sampler=partial(lv.SGLD, lr=1e-3))
+    findings = examine(toy_posterior(), toy_data(), sampler=partial(lv.SGLD, lr=1e-5), search=False)
     assert set(levels(findings).values()) == {"ok"}
-    assert len(levels(findings)) == 9
+    assert len(levels(findings)) == 8
 
 
 def test_a_wrong_number_of_data():
@@ -103,7 +103,8 @@ def test_the_learning_rate_is_judged_by_the_stability_limit_and_the_limit_is_rea
     limit = kind([nn.Parameter(torch.zeros(1))], lr=1e-3, num_data=60).stability_limit(4 + 1 / 60)
     for factor, verdict in ((0.2, "ok"), (0.9, "warning"), (1.1, "error")):
         sampler = partial(kind, lr=factor * limit)
-        assert levels(examine(posterior(), data, sampler=sampler, batch_size=60))["learning rate"] == verdict
+        findings = examine(posterior(), data, sampler=sampler, batch_size=60, search=False)
+        assert levels(findings)["learning rate"] == verdict
         options = {"batch_size": 60, "steps": 3000, "progress": False}
         if verdict == "error":
             with pytest.raises(lv.DivergenceError):
@@ -112,11 +113,25 @@ def test_the_learning_rate_is_judged_by_the_stability_limit_and_the_limit_is_rea
             lv.sample(posterior(), data, sampler, **options)
 
 
-def test_the_gradient_noise_temperature_is_estimated():
-    x, y = toy_data()
-    calm = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.SGLD, lr=1e-3), batch_size=60))
-    assert calm["gradient noise"] == "ok"
-    hot = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.SGLD, lr=0.5), batch_size=2))
-    assert hot["gradient noise"] == "warning"
-    only = levels(examine(toy_posterior(), (x, y), sampler=partial(lv.FSGD, lr=0.5), batch_size=2))
-    assert only["gradient noise"] == "note"
+def test_the_doctor_and_find_lr_say_the_same(monkeypatch):
+    data, short = toy_data(), partial(lv.find_lr, steps=100)
+    monkeypatch.setattr("langevin.inference.doctor.find_lr", short)
+    found = short(toy_posterior(), data, lv.SGLD, batch_size=10, progress=False)
+    for factor, level in ((0.9, "ok"), (3.0, "warning")):
+        sampler = partial(lv.SGLD, lr=factor * found.lr)
+        findings = [
+            f for f in examine(toy_posterior(), data, sampler=sampler, batch_size=10) if f.check == "temperature"
+        ]
+        assert [finding.level for finding in findings] == [level]
+        assert f"it would be about {found.expected(factor * found.lr)[0]:.3g}, and" in findings[0].message
+    assert f"Try lr={found.lr:.2g}, which find_lr finds." in findings[0].message
+
+
+def test_the_gradient_noise_temperature_of_a_sampler_without_another():
+    (finding,) = [
+        f
+        for f in examine(toy_posterior(), toy_data(), sampler=partial(lv.FSGD, lr=0.5), batch_size=2)
+        if f.check == "gradient noise"
+    ]
+    assert finding.level == "note"
+    assert "It is the only noise" in finding.message

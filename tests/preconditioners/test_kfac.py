@@ -361,3 +361,5 @@ def test_averages_that_are_indefinite_by_rounding_can_be_factored():
     lower = known["input_lower"]
     torch.testing.assert_close(lower @ lower.T, factor, rtol=1e-3, atol=1e-3)
     assert lower.dtype == torch.float32
+    with pytest.raises(FloatingPointError, match=r"Lower lr, or raise damping to 0.01"):
+        _factorise({**known, "input_factor": factor - factor.trace() * torch.eye(50)}, 1e-3, None)

@@ -11,6 +11,9 @@ from langevin.cli.tables import show_findings
 
 def doctor(
     factory: Annotated[str, typer.Argument(help="module:function that returns (posterior, data) or a dict of both.")],
+    search: Annotated[
+        bool, typer.Option(help="Predict the temperature as find_lr does; it takes some thousand steps.")
+    ] = True,
 ) -> None:
     """Check a set-up before it is sampled. The exit code is 1 if something is wrong.
 
@@ -23,7 +26,7 @@ def doctor(
     "sampler" (partial(lv.SGLD, lr=0.1)), "loss" (your own loss of x and y) and "batch_size".
 
     Checked: BatchNorm and dropout, a loss that is summed instead of averaged, num_data against the data set, targets,
-    frozen parameters, the learning rate against the stability limit 2/λ_max, the gradient-noise temperature.
+    frozen parameters, the learning rate against the stability limit 2/λ_max and against what find_lr finds.
     """
     from langevin.cli.recipes import imported
     from langevin.core.posterior import Posterior
@@ -38,7 +41,7 @@ def doctor(
         )
     if unknown := set(given) - {"posterior", "data", "sampler", "loss", "batch_size"}:
         raise ValueError(f"{factory} returned {sorted(unknown)}, which the doctor does not know; see --help.")
-    findings = examine(given.pop("posterior"), given.pop("data"), **given)
+    findings = examine(given.pop("posterior"), given.pop("data"), search=search, **given)
     show_findings(findings)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

@@ -8,10 +8,10 @@ and the same for the weights of each tensor, and along any fixed direction.
 
 The virial one weighs all directions alike and settles as slowly as the softest. Its anchor a has to be independent of
 the readings: the chain's own mean is not, while weights mix slowly, and reads too cold. So a is the mean of the other
-chains, or 0 if that is less noisy, where each chain is in a mode of its own. The mean of the others is known at the end
-only, so while a chain runs its readings are about s, its own mean over the second eighth of burn-in: stiff directions,
-in which a distant anchor would make the readings noisy, have settled by then, and soft ones have hardly left the start,
-which is a constant (the reading of a direction that relaxes in time t is too cold by at most 6 %, at t = 2 burn-ins).
+chains. That is known at the end only, so while a chain runs its readings are about s, its own mean over the second
+eighth of burn-in: stiff directions, in which a distant anchor would make the readings noisy, have settled by then, and
+soft ones have hardly left the start, which is a constant (the reading of a direction that relaxes in time t is too cold
+by at most 6 %, at t = 2 burn-ins).
 For models that are not too large the sums of g in some windows of the run are kept too, and N (s−a)·g is added
 afterwards. A single chain, and a large model, are read about s.
 
@@ -188,28 +188,17 @@ class Windows:
         return torch.stack(columns, 1)[full].numpy()
 
 
-def about_constants(
-    chains: Mapping[int, Windows], num_data: int, sizes: Mapping[str, int]
-) -> dict[str, dict[int, list[float]]]:
-    """Virial temperatures of each tensor, chain and window, about a point that does not depend on the chain.
+def leave_one_out(chains: Mapping[int, Windows], num_data: int) -> dict[str, dict[int, list[float]]]:
+    """Virial temperatures of each tensor, chain and window, about the mean of the other chains.
 
-    The mean of the other chains or 0, whichever has the smaller standard error: the former where all chains are in one
-    mode, the latter where each is in its own, so that the mean of the others is nowhere near.
+    Where each chain is in a mode of its own, 0 would be less noisy, by a factor of at most √2 (two chains). To choose
+    by the estimated errors would bias: of two noisy readings the one whose error was underestimated would be taken.
     """
-    choices = [leave_one_out(chains, num_data, weight) for weight in (1.0, 0.0)]
-    errors = [mean_and_error(*over_tensors(found, sizes).values()).error for found in choices]
-    return choices[1] if errors[1] < errors[0] else choices[0]
-
-
-def leave_one_out(
-    chains: Mapping[int, Windows], num_data: int, weight: float = 1.0
-) -> dict[str, dict[int, list[float]]]:
-    """Virial temperatures of each tensor, chain and window, about a multiple of the mean of the other chains."""
     names = list(next(iter(chains.values())).slopes)
     found: dict[str, dict[int, list[float]]] = {name: {} for name in names}
     sums = {name: torch.stack([windows.mean[name].double() for windows in chains.values()]).sum(0) for name in names}
     for chain, windows in chains.items():
-        anchor = {name: weight * (sums[name] - windows.mean[name]) / (len(chains) - 1) for name in names}
+        anchor = {name: (sums[name] - windows.mean[name]) / (len(chains) - 1) for name in names}
         for name, column in zip(names, windows.about(anchor, num_data).T, strict=True):
             found[name][chain] = column.tolist()
     return found

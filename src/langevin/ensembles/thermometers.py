@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from langevin.diagnostics.temperature import Ratio, Windows, about_constants, keeps_windows
+from langevin.diagnostics.temperature import Ratio, Windows, keeps_windows, leave_one_out
 
 if TYPE_CHECKING:
     from langevin.ensembles.run import Run
@@ -55,5 +55,5 @@ def _about_other_chains(run: Run, names: Sequence[str]) -> dict[str, dict[int, l
     known = {chain: found for chain, found in windows.items() if found is not None}
     if not names or len(known) < 2 or not set(run.chains) <= set(known):
         return {}
-    found = about_constants(known, run.manifest["num_data"], sizes)
+    found = leave_one_out(known, run.manifest["num_data"])
     return {name: {c: each[c] for c in run.chains} for name, each in found.items()}

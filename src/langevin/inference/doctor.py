@@ -22,6 +22,7 @@ from langevin.core.posterior import Posterior
 from langevin.diagnostics.curvature import largest_curvature
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.inference.checks import check_targets, preserve_rng_state
+from langevin.inference.find_lr import find_lr
 from langevin.inference.prior_predictive import prior_predictive
 from langevin.inference.steppers import SamplerLike, sampler_factory
 from langevin.samplers import Sampler
@@ -45,10 +46,12 @@ def examine(
     loss: Loss | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    search: bool = True,
 ) -> list[Finding]:
     """All findings about a posterior, its data and, if they are given, a sampler and the user's own loss.
 
-    The model is left as it is.
+    The model is left as it is. With `search` the learning rate is compared with what `find_lr` finds, which takes some
+    thousand steps; without, only with the stability limit at the present weights.
     """
     posterior = copy.deepcopy(posterior)
     device = next(posterior.parameters()).device
@@ -69,9 +72,13 @@ def examine(
             findings += _randomness(posterior, probe, x, y)
             findings += _reduction(posterior, loss, x, y)
             findings += _prior(posterior, x, y)
-            if probe is not None:
+            if probe is not None and sampler is not None:
                 findings += _learning_rate(posterior, probe, x, y)
-                findings += _gradient_noise(posterior, probe, batches, device)
+                sampled = probe.injects_noise and probe.param_groups[0]["temperature"] > 0
+                if not sampled:
+                    findings += _gradient_noise(posterior, probe, batches, device)
+                elif search and not probe.full_batch and not any(finding.level == "error" for finding in findings):
+                    findings += _temperature(posterior, data, sampler, probe, batch_size, seed)
     return findings
 
 
@@ -218,29 +225,38 @@ def _learning_rate(posterior: Posterior, sampler: Sampler, x: Any, y: Any) -> It
     )
 
 
+def _temperature(
+    posterior: Posterior, data: Any, sampler: SamplerLike, probe: Sampler, batch_size: int | None, seed: int
+) -> Iterator[Finding]:
+    """How hot the run would be, by what `find_lr` measures."""
+    check, lr = "temperature", float(probe.param_groups[0]["lr"])
+    try:
+        found = find_lr(posterior, data, sampler, batch_size=batch_size, seed=seed, progress=False)
+    except (ValueError, TypeError) as error:  # TypeError: a function of the user's that does not take lr
+        yield Finding("warning", check, f"It can't be predicted: {error}")
+        return
+    mean, stiffest = found.expected(lr)
+    level: Literal["ok", "warning"] = "ok" if lr <= found.lr else "warning"
+    yield Finding(
+        level,
+        check,
+        f"At lr={lr:.3g} it would be about {mean:.3g}, and {stiffest:.3g} along the stiffest direction; the target is "
+        f"{found.target_temperature:g}." + ("" if level == "ok" else f" Try lr={found.lr:.2g}, which find_lr finds."),
+    )
+
+
 def _gradient_noise(
     posterior: Posterior, sampler: Sampler, batches: Batches, device: torch.device
 ) -> Iterator[Finding]:
-    """The gradient-noise temperature, from the variance of a few gradients."""
+    """The gradient-noise temperature of a sampler that has no other, from the variance of a few gradients."""
     gradients = []
     for step in range(8):
         x, y = tree_map(lambda t: t.to(device), batches.fetch(0, step))
         grads = torch.autograd.grad(posterior.loss(x, y), list(posterior.trainable_parameters().values()))
         gradients.append(torch.cat([g.flatten() for g in grads]))
     added = sampler.gradient_noise_temperature(float(torch.stack(gradients).var(0).mean()))
-    temperature = sampler.param_groups[0].get("temperature")
     check = "gradient noise"
     if math.isnan(added):
-        yield Finding(
-            "note", check, f"The temperature that it adds depends on what {type(sampler).__name__} will have learnt."
-        )
-    elif temperature is None:
-        yield Finding("note", check, f"It is the only noise; the gradient-noise temperature is about {added:.2g}.")
+        yield Finding("note", check, f"Its temperature depends on what {type(sampler).__name__} will have learnt.")
     else:
-        level: Literal["ok", "warning"] = "warning" if added > 0.1 * temperature else "ok"
-        yield Finding(
-            level,
-            check,
-            f"The gradient-noise temperature is about {added:.2g} at the present weights, the target temperature "
-            f"{temperature:g}." + ("" if level == "ok" else " A smaller lr or a larger batch lowers it in proportion."),
-        )
+        yield Finding("note", check, f"It is the only noise; the gradient-noise temperature is about {added:.2g}.")

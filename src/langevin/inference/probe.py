@@ -75,22 +75,22 @@ def read_gradients(group: Chains, size: int) -> dict[str, list[float]]:
     """
     num_data = group.objective.num_data
     theta = [p.detach() for p in group.params]
-    second = _fetch(group, size, 1)
+    second = fetch_probe(group, size, 1)
     scale = _DIFFERENCE * _norm(theta, group) / math.sqrt(_count(group))
     scale = torch.where(scale > 0, scale, _DIFFERENCE)
 
     def difference(direction: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """∇²Û v/N, and ∇Û/N, on the second batch."""
         steps = [v * _of_chains(scale, v, group) for v in direction]
-        plus = _gradients(group, [t + d for t, d in zip(theta, steps, strict=True)], second)
-        minus = _gradients(group, [t - d for t, d in zip(theta, steps, strict=True)], second)
+        plus = gradients_at(group, [t + d for t, d in zip(theta, steps, strict=True)], second)
+        minus = gradients_at(group, [t - d for t, d in zip(theta, steps, strict=True)], second)
         change = [(a - b) / (2 * _of_chains(scale, a, group)) for a, b in zip(plus, minus, strict=True)]
         return change, [(a + b) / 2 for a, b in zip(plus, minus, strict=True)]
 
     signs = _signs(group)
     image, g2 = difference(signs)
     whole = size >= (group.batches.num_data or math.inf)
-    g1 = _gradients(group, theta, second if whole else _fetch(group, size, 0))
+    g1 = gradients_at(group, theta, second if whole else fetch_probe(group, size, 0))
     if whole:
         g2 = g1
     found: dict[str, list[float]] = {}
@@ -112,7 +112,7 @@ def read_gradients(group: Chains, size: int) -> dict[str, list[float]]:
     return found
 
 
-def _gradients(group: Chains, values: list[Tensor], batch: Batch) -> list[Tensor]:
+def gradients_at(group: Chains, values: list[Tensor], batch: Batch) -> list[Tensor]:
     """∇Û/N of every chain on a batch, at these weights instead of its own."""
     total = [torch.zeros_like(v) for v in values]
     axis = 1 if group.one_batch_each else 0
@@ -154,7 +154,7 @@ def _of_one(group: Chains, values: list[Tensor], x: Any, y: Any) -> tuple[Tensor
             p.data = value
 
 
-def _fetch(group: Chains, size: int, which: int) -> Batch:
+def fetch_probe(group: Chains, size: int, which: int) -> Batch:
     """One of two mini-batches that are independent of each other and of the run's own."""
     assert group.batches.num_data is not None
     if isinstance(group.batches, FullBatches):

@@ -292,7 +292,10 @@ def _cholesky(fisher: Tensor, damping: float) -> Tensor:
     if not failed:
         return lower
     if not bool(fisher.isfinite().all()):
-        raise FloatingPointError("The Fisher is not finite: the chain has diverged, or data or loss are not finite.")
+        raise FloatingPointError(
+            f"The Fisher is not finite, so it can't be inverted. Lower lr, raise damping={damping:g}, or look for data "
+            f"that are not finite."
+        )
     values, vectors = torch.linalg.eigh(fisher.double())
     root = vectors * (values.clamp_min(0) + damping).sqrt()
     lower = torch.linalg.qr(root.T).R.T.to(fisher)  # the signs of its columns do not matter

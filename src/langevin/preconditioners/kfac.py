@@ -239,7 +239,12 @@ def _factorise(known: dict[str, Any], damping: float, rank: int | None) -> None:
         lower, failed = torch.linalg.cholesky_ex(factor)
         if failed:  # averages in single precision can be indefinite by rounding, for which a tiny damping is too small
             factor.diagonal().add_(1e-6 * len(factor) * mean[side])
-            lower = torch.linalg.cholesky(factor)
+            lower, failed = torch.linalg.cholesky_ex(factor)
+        if failed:
+            raise FloatingPointError(
+                f"K-FAC: a factor can't be inverted at damping={damping:g}: it is not finite, or too far from positive "
+                f"definite. Lower lr, or raise damping to {10 * damping:g}."
+            )
         known[f"{side}_lower"] = lower.to(average.dtype).contiguous()
 
 
