@@ -41,7 +41,7 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
         (["doctor", "nothing"], "not of the form module:function"),
         (["doctor", "json:loads2"], "has no function 'loads2'"),
         (["doctor", "errors_mine:number"], "must return (posterior, data) or a dict with both; it returned int"),
-        ([*START, "--sampler", "hmc"], f"--sampler hmc: choose one of {', '.join(lv.samplers.SAMPLERS)}."),
+        ([*START, "--sampler", "gibbs"], f"--sampler gibbs: choose one of {', '.join(lv.samplers.SAMPLERS)}."),
         ([*START, "--likelihood", "binomial"], f"choose one of {', '.join(lv.likelihoods.LIKELIHOODS)}."),
         ([*START, "--prior", "horseshoe"], f"--prior horseshoe: choose one of {', '.join(lv.priors.PRIORS)}."),
         (["sample", "--model", "perceptron", *START[3:]], "--model perceptron is not known; choose one of cnn"),
