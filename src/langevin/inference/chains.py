@@ -97,6 +97,7 @@ class Chains(ABC):
         self._fresh = (  # for `reset`
             [{k: v for k, v in group.items() if k != "params"} for group in self.stepper.param_groups],
             copy.deepcopy(self.scheduler.state_dict()) if self.scheduler else None,
+            {p: _cloned(state) for p, state in self.stepper.state.items()},  # such as a metric that was given
         )
         if compiled:
             self._compile()
@@ -278,7 +279,9 @@ class Chains(ABC):
             p.copy_(self._joined([start[name] for start in starts]))
             p.grad = None
         self.stepper.state.clear()
-        groups, schedule = self._fresh
+        groups, schedule, state = self._fresh
+        for p, own in state.items():
+            self.stepper.state[p].update(_cloned(own))
         for group, fresh in zip(self.stepper.param_groups, groups, strict=True):
             group.update(fresh)
         if self.scheduler is not None and schedule is not None:
@@ -380,3 +383,7 @@ class Chains(ABC):
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self.params[0].device.type, dtype=self._autocast)
+
+
+def _cloned(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +42,9 @@ _GROWTH = 1.1  # of the steps from one look at the held-out part to the next
 _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 _STEPS, _EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
-_FRESH = 30  # initializations that given weights are compared with: one more of these is best of all with chance 1/31
-_LARGE, _FRESH_LARGE = 10**6, 9  # of a large model, whose initialization takes time
+_TOGETHER = 50  # sets of weights that are judged at a time
+_FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
+_LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,10 @@ def run_warm_start(
 
 def judged_losses(judged: Evaluation, weights: Sequence[Weights]) -> list[float]:
     """The mean negative log-likelihood of each set of weights."""
-    losses = []
-    for each in weights:
-        _, log_probs = judged(stack([each]))
-        losses.append(-float(log_probs.double().mean()))
+    losses: list[float] = []
+    for first in range(0, len(weights), _TOGETHER):
+        _, log_probs = judged(stack(list(weights[first : first + _TOGETHER])))
+        losses += (-log_probs.double().mean(1)).tolist()
     return losses
 
 
@@ -116,14 +118,16 @@ def _starts(posterior: Posterior, judged: Evaluation, chains: int, seed: int) ->
     """Fresh weights for each chain, or the given ones for all, and whether these are better than fresh ones can be."""
     given = starting_weights("model", 0, posterior)
     size = sum(tensor.numel() for tensor in given.values())
-    count = max(chains, _FRESH if size < _LARGE else _FRESH_LARGE)
+    few = size >= _LARGE
+    count = max(chains, _FEW_FRESH if few else _FRESH)
     fresh: list[Weights] = list(fresh_weights(posterior, seed, range(count)))
     if not fresh:  # a layer can't be initialized again
         return [given] * chains, True
     (own,) = judged_losses(judged, [given])
-    if all(own < loss for loss in judged_losses(judged, fresh) if math.isfinite(loss)):
-        return [given] * chains, True
-    return fresh[:chains], False
+    losses = [loss for loss in judged_losses(judged, fresh) if math.isfinite(loss)]
+    best = min(losses, default=math.inf)
+    margin = statistics.median(losses) - best if few and losses else 0.0
+    return ([given] * chains, True) if own < best - margin else (fresh[:chains], False)
 
 
 @dataclass
