@@ -23,7 +23,7 @@ from langevin.samplers import Sampler
 if TYPE_CHECKING:
     from langevin.inference.engine import Engine
 
-_WORTH_COMPILING = 60.0  # seconds that a run would take, above which it pays to try
+_WORTH_COMPILING = 120.0  # seconds that a run would take, above which it pays to try
 
 
 class Choice(NamedTuple):

@@ -18,8 +18,8 @@ from langevin.errors import RunError
 
 _FULL_BATCH = 1e8  # multiply-adds of a forward pass over all data, up to which batches are full
 _CHAINS = {True: 10, False: 4}  # with full batches, and with mini-batches
-_CHEAP = 2e11  # multiply-adds of all chains that are spent in any case
-_CHEAP_STEPS = 6000  # at most
+_CHEAP = 4e11  # multiply-adds of all chains that are spent in any case
+_CHEAP_STEPS = 10_000  # at most
 TIMES_WARM_START = 20.0
 
 
