@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from langevin.core import random
@@ -21,6 +18,7 @@ from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.random import Stream
 from langevin.ensembles.tuning import Decision
+from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in
 from langevin.inference.autopilot.data_parts import DataParts
@@ -28,7 +26,7 @@ from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
-from langevin.inference.autopilot.stopping import FEWEST, GROWTH, Look, Watch
+from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
 from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
 from langevin.inference.autopilot.warm_start import WarmStart, run_warm_start
 from langevin.inference.callbacks import Callbacks
@@ -46,6 +44,7 @@ _FIRST_LEG = 1000  # steps of burn-in, at most
 _SHORTEST_LEG = 100
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
+_LOWERED = 3  # times that a rate is lowered
 _TRIED = 32  # samples of each chain at each temperature of the ladder
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
 
@@ -138,7 +137,7 @@ class Autopilot:
         chosen, rungs = choose_temperature(densities)
         if self._stage("temperature"):
             self._about["by_temperature"] = [rung._asdict() for rung in rungs]
-            self._about["chosen"] = {**self._about["rates"].get(f"{chosen:g}", {}), "temperature": chosen}
+            self._about["temperature"] = chosen
             shown = ", ".join(f"{rung.temperature:g}: {rung.loss:.4f}" for rung in rungs)
             why = f"held-out loss by T: {shown}; the largest T within one standard error of the best"
             self._decide("temperature", 0, f"T = {chosen:g}", why)
@@ -164,7 +163,21 @@ class Autopilot:
         return store
 
     def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
+        """Burn-in at a temperature; a rate at which it diverges is lowered, and it starts again."""
         self._find_rate(warm, temperature)
+        key = "" if temperature is None else f"{temperature:g}"
+        while True:
+            try:
+                return self._burn_in_at_rate(warm, share, temperature)
+            except DivergenceError as error:
+                rate = self._about["rates"].get(key)
+                if rate is None or rate.get("lowered", 0) >= _LOWERED:
+                    raise
+                rate["lr"], rate["lowered"] = rate["lr"] / 4, rate.get("lowered", 0) + 1
+                why = str(error).partition(".")[0]
+                self._decide("burn-in", 0, f"lr = {rate['lr']:.3g}, a quarter of the one before", why)
+
+    def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
         engine = self._engine(self._seed(2), temperature)
         total = self._affordable(warm, engine)
         most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total))
@@ -175,6 +188,8 @@ class Autopilot:
             engine.make_stepper = self._with_metric(engine.make_stepper, warm)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
         name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
+        if lowered := self._rate(temperature).get("lowered"):
+            name += f"-lower-{lowered}"
         burnt = run_burn_in(
             engine,
             self.posterior,
@@ -213,8 +228,6 @@ class Autopilot:
             **{name: value for name, value in options.items() if value != "auto"},
         )
         rates[key] = {"lr": found.lr}
-        if temperature is None:
-            self._about["chosen"] = rates[key]
         at = "" if temperature is None else f" at T = {temperature:g}"
         why = f"{len(found.trials)} rates tried; expected temperature {found.temperature:.3g}"
         self._decide("burn-in", 0, f"lr = {found.lr:.3g}{at}", why)
@@ -253,7 +266,7 @@ class Autopilot:
         engine.settings = RunSettings(**manifest["settings"])
         thin, most, looks = engine.settings.thin, self._about["most"], self._about["looks"]
         watch = Watch(Evaluation(self.posterior, self._parts.watched))
-        lengths = _lengths(most // thin)
+        lengths = numbers_of_samples(most // thin)
         for leg in range(len(looks), len(lengths)):
             if self.plan.steps is None and len(looks) >= 2 and all(look["enough"] for look in looks[-2:]):
                 break
@@ -283,9 +296,11 @@ class Autopilot:
 
     def _engine(self, seed: int, temperature: float | None = None) -> Engine:
         """For sampling; with the seed of a stage, and its temperature, if it is yet to be chosen."""
-        chosen = self._about.get("chosen", {})
+        if temperature is None:
+            temperature = self._about.get("temperature")
+        chosen = {name: value for name, value in self._rate(temperature).items() if name == "lr"}
         if temperature is not None:
-            chosen = {**self._about["rates"].get(f"{temperature:g}", {}), "temperature": temperature}
+            chosen["temperature"] = temperature
         make = sampler_factory(self.plan.sampler, self.plan.options | chosen)
         settings = RunSettings(
             steps=1,
@@ -304,6 +319,11 @@ class Autopilot:
         size: Any = "full" if self.plan.full_batch else self.plan.batch_size
         batches = make_batches(self._its_data, size, seed, device_of(self.posterior))
         return Engine(copy.deepcopy(self._sampled), batches, make, None, settings)
+
+    def _rate(self, temperature: float | None) -> dict[str, Any]:
+        """What was found for a sampler that does not adapt its rate by itself."""
+        found: dict[str, Any] = self._about.get("rates", {}).get("" if temperature is None else f"{temperature:g}", {})
+        return found
 
     def _with_metric(self, make: StepperFactory, warm: WarmStart) -> StepperFactory:
         """Steps in units of the posterior's own scales, if gradients of single examples can be had."""
@@ -324,7 +344,9 @@ class Autopilot:
         if "steps" in self._about:
             return int(self._about["steps"])
         if self.plan.seconds is not None:
-            steps = max(2 * FEWEST, int(self.plan.seconds / self._seconds_per_step(engine, warm)))
+            steps = max(
+                2 * FEWEST, int(self.plan.seconds / stages.seconds_per_step(engine, warm.weights, self.plan.mode))
+            )
         else:
             size = batch_size_of(engine.batches.fetch(0, 0)[1])
             steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
@@ -343,19 +365,6 @@ class Autopilot:
         if self.plan.seconds is not None:
             return f"{self.plan.seconds:.0f} s"
         return f"{self.plan.times or 20:g} times the warm start's gradients, or what is cheap"
-
-    def _seconds_per_step(self, engine: Engine, warm: WarmStart) -> float:
-        starts: list[Mapping[str, Tensor]] = list(warm.weights)
-        engine.choose_mode(self.plan.mode, starts, False)
-        groups = engine.groups(dict.fromkeys(range(self.plan.chains), 0))
-        chains = engine.build(groups[0], [starts[c] for c in groups[0]])
-        taken = []
-        for _ in range(12):
-            began = time.perf_counter()
-            chains.backward()
-            chains.advance()
-            taken.append(time.perf_counter() - began)
-        return sorted(taken[2:])[5] * len(groups)
 
     def _seed(self, stage: int) -> int:
         """Of a stage before the last: other random numbers than those of the run."""
@@ -381,12 +390,3 @@ class Autopilot:
     def _say_progress(self, look: Look, samples: int, most: int) -> None:
         if self.progress:
             tqdm.write(f"  {samples} of at most {most} samples a chain: {look}", sys.stderr)
-
-
-def _lengths(most: int) -> list[int]:
-    """Samples of each chain at which to look."""
-    lengths = [min(FEWEST, most)]
-    while lengths[-1] < most:
-        grown = max(lengths[-1] + 1, round(GROWTH * lengths[-1]))
-        lengths.append(most if grown > most / GROWTH**0.5 else grown)
-    return lengths

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,17 @@ def weights_of(store: SampleStore, chains: int) -> list[dict[str, Tensor]]:
         {name: checkpoint.tensors[f"weights/{name}"] for name in names}
         for checkpoint in store.checkpoints(range(chains))
     ]
+
+
+def seconds_per_step(engine: Engine, starts: Sequence[Weights], mode: str) -> float:
+    """The median time of a step of all chains."""
+    engine.choose_mode(mode, list(starts), False)
+    groups = engine.groups(dict.fromkeys(range(engine.settings.chains), 0))
+    chains = engine.build(groups[0], [starts[c] for c in groups[0]])
+    taken = []
+    for _ in range(12):
+        began = time.perf_counter()
+        chains.backward()
+        chains.advance()
+        taken.append(time.perf_counter() - began)
+    return sorted(taken[2:])[5] * len(groups)

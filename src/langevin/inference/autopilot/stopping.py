@@ -44,6 +44,15 @@ class Look(NamedTuple):
         )
 
 
+def numbers_of_samples(most: int) -> list[int]:
+    """Samples of each chain at which to look."""
+    numbers = [min(FEWEST, most)]
+    while numbers[-1] < most:
+        grown = max(numbers[-1] + 1, round(GROWTH * numbers[-1]))
+        numbers.append(most if grown > most / GROWTH**0.5 else grown)
+    return numbers
+
+
 class Watch:
     """The predictions of all samples on the watched examples; each sample is read once."""
 
