@@ -344,9 +344,8 @@ class Autopilot:
         if "steps" in self._about:
             return int(self._about["steps"])
         if self.plan.seconds is not None:
-            steps = max(
-                2 * FEWEST, int(self.plan.seconds / stages.seconds_per_step(engine, warm.weights, self.plan.mode))
-            )
+            each = stages.seconds_per_step(engine, warm.weights, self.plan.mode)
+            steps = max(2 * FEWEST, int(self.plan.seconds / each))
         else:
             size = batch_size_of(engine.batches.fetch(0, 0)[1])
             steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)

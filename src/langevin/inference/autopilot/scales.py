@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from langevin.core.batches import Batch, batch_size_of
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
-from langevin.core.priors import Gaussian
+from langevin.core.priors import Gaussian, SampledGaussian
 
 _NUMBERS = 1 << 24  # of gradients at a time
 
@@ -66,7 +66,9 @@ class _DataLoss(torch.nn.Module):
 
 
 def _precision(prior: Any) -> float:
-    """1/σ² of a Gaussian; 1 for other priors."""
+    """1/σ² of a Gaussian, the mean of a sampled one; 1 for other priors."""
+    if isinstance(prior, SampledGaussian):
+        return prior.shape / prior.rate
     return 1 / prior.std**2 if type(prior) is Gaussian else 1.0
 
 
