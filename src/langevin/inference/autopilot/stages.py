@@ -86,9 +86,8 @@ def hand_over(engine: Engine, store: SampleStore, checkpoints: Mapping[int, Chec
 
 def _handed_over(checkpoint: Checkpoint) -> Checkpoint:
     """A chain as it is, to be the start of another stage: its weights and the sampler's state, no step taken."""
-    tensors = {
-        name: t for name, t in checkpoint.tensors.items() if name.startswith(("weights/", "state/", "precision/"))
-    }
+    kept = ("weights/", "state/", "precision/")
+    tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith(kept)}
     groups = [{k: v for k, v in group.items() if k not in _NEW} for group in checkpoint.values["groups"]]
     values = {"groups": groups, "state": checkpoint.values["state"], "position": checkpoint.values["position"]}
     return Checkpoint(0, tensors, values)
