@@ -56,12 +56,17 @@ OWN = {  # errors of what was given: a function or a module is called, and its e
 WORDS = {  # how a sentence may call an argument otherwise
     "length": "a cycle takes",
     "test": "Test data",
+    "x": "predict takes inputs",
+    "df": "StudentT(",
+    "scale": "StudentT(",
+    "levels": "Ordinal(",
+    "class_weights": "weights",
+    "likelihood": "is a class; give an object",
     "what": "method of langevin",
     "victim": "An attack needs an ensemble",
     "surrogate": "An attack needs an ensemble",
     "name": "nonsense",  # a trace, a model, a data set: 'nonsense' is not one of …
     "sampler": "not a langevin.Sampler",
-    "likelihood": "is a class; give an object",
     "prior": "is a class; give an object",
     "patterns": "The prior for 'a'",
     "runs": "Give a run",
@@ -69,6 +74,12 @@ WORDS = {  # how a sentence may call an argument otherwise
     "path": "export writes",
     "ladder": "No learning rate held the temperature",
     "probs": "probabilities",
+}
+LIKELIHOOD = {  # what they need
+    likelihoods.Gaussian: {"std": 0.5},
+    likelihoods.Ordinal: {"levels": 3},
+    likelihoods.StudentT: {"scale": 0.5},
+    likelihoods.Weighted: {"likelihood": likelihoods.Categorical()},
 }
 LANGEVIN = str(Path(lv.__file__).parent)
 
@@ -104,6 +115,7 @@ def functions():
     yield "find_lr", lv.find_lr, {**training, "sampler": lv.SGLD, "steps": 20, "tolerance": 0.9, "batch_size": 8}
     yield "resume", lv.resume, {**training, "run": run()}
     yield "load", lv.load, {"path": "nowhere", "model": toy_model()}
+    yield "prior_predictive", lv.prior_predictive, {"posterior": toy_posterior(), "x": data[0], "samples": 2}
     yield "cite", lv.cite, {"what": lv.SGLD}
     yield "compare", lv.compare, {"runs": {"a": run()}, "test": data, "resamples": 5}
     yield "evaluate", lv.evaluate, {"run": run(), "test": data}
@@ -117,7 +129,7 @@ def functions():
         yield kind.__name__, kind, {"params": params, "lr": 1e-3, "num_data": 60}
     for registry in (preconditioners.PRECONDITIONERS, approximations.APPROXIMATIONS, PRIORS, LIKELIHOODS):
         for kind in registry.values():
-            yield f"{registry.kind} {kind.__name__}", kind, {"std": 0.5} if kind is likelihoods.Gaussian else {}
+            yield f"{registry.kind} {kind.__name__}", kind, LIKELIHOOD.get(kind, {})
     yield "priors.fan_in", priors.fan_in, {"model": toy_model()}
     yield "priors.default", priors.default, {"model": toy_model()}
     yield "priors.resnetpp", priors.resnetpp, {}
@@ -140,6 +152,7 @@ def functions():
     x = data[0][:3]
     yield "run.predict", run().predict, {"x": x}
     yield "run.predict_many", run().predict_many, {"inputs": {"a": x}}
+    yield "run.at_temperature", run().at_temperature, {"temperature": 1.0}
     yield "run.chain", run().chain, {"number": 0}
     yield "run.trace", run().trace, {"name": "loss"}
     yield "run.verdict", run().verdict, {"x": x}
@@ -211,7 +224,7 @@ def test_every_public_function_is_tried():
     assert public - abstract - names == set()
     tried = {name.partition(".")[2] for name in names if name.startswith(("run.", "fit."))}
     for made in (run(), fit()):
-        methods = {n for n in dir(type(made)) if not n.startswith("_") and inspect.ismethod(getattr(made, n, None))}
+        methods = {n for n in dir(type(made)) if not n.startswith("_") and inspect.isfunction(getattr(type(made), n))}
         with_arguments = {n for n in methods if inspect.signature(getattr(made, n)).parameters}
         assert with_arguments - tried - NOT_TRIED == set()
 

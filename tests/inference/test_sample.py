@@ -475,7 +475,7 @@ def test_a_failing_data_set_leaves_a_run_that_resumes(tmp_path):
         ({"data": Stream()}, "wrap it: DataLoader"),
         ({"data": DataLoader(Noisy()), "batch_size": 4}, "its own batch size"),
         ({"data": (toy_data()[0] * math.nan, toy_data()[1])}, "before the first step"),
-        ({"batch_size": 0}, "batch_size must be an integer, 1 or more"),
+        ({"batch_size": 0}, "batch_size must be an integer or 'full', 1 or more"),
         ({"batch_size": 61}, "batch_size=61 does not fit"),
         ({"steps": 0}, "steps must be an integer, 1 or more"),
         ({"steps": 10, "burn_in": 10}, "leaves nothing of steps=10"),
@@ -511,13 +511,11 @@ def test_bad_input_is_refused(options, words):
             "SGHMC: got an unexpected keyword argument 'speed'.*momentum",
         ),
         ({"sampler": lv.KSGLD, "lr": 1e-2, "speed": 2, "burn_in": 5}, "KSGLD has no option 'speed'"),
-        ({"sampler": lv.SGLD}, "SGLD: missing a required argument: 'lr'.* Write lr=1e-2"),
         ({"sampler": lv.SGLD, "lr": 1e-2, "seed": 0, "num_data": 60}, "num_data=60 is not an option of the sampler"),
         ({"sampler": "sgdl", "lr": 1e-2}, "'sgdl' is not a registered sampler; choose one of"),
         ({"sampler": torch.optim.Adam, "lr": 1e-2}, "Adam is not a langevin.Sampler.*lv.SGLD, lr=1e-2.*lv.fit"),
         ({"sampler": partial(torch.optim.SGD, lr=1e-2)}, "SGD is not a langevin.Sampler"),
         ({"sampler": torch.optim.SGD([torch.zeros(1)], lr=1e-2)}, "class with its options beside it.*an object of SGD"),
-        ({"sampler": None}, "class with its options beside it.*given NoneType"),
         (
             {"posterior": nn.Linear(4, 3)},
             r"posterior must be a Posterior; given posterior=<Linear>. Write lv.Posterior\(model",
@@ -526,10 +524,10 @@ def test_bad_input_is_refused(options, words):
         ({"sampler": lv.SGLD, "lr": None}, "lr must be a positive number; given lr=None"),
         (
             {"sampler": lv.SGLD, "lr": 1e-2, "temperature": "hot"},
-            "temperature must be a number, 0 or more; given temperature='hot'",
+            "temperature='hot': give a number",
         ),
         ({"schedule": 7}, "schedule must be a function; given schedule=7"),
-        ({"steps": None}, "steps must be an integer, 1 or more; given steps=None"),
+        ({"steps": None}, "Give lr and steps to sample with your own"),
         ({"steps": 10.0}, "steps must be an integer, 1 or more; given steps=10.0"),
         ({"burn_in": "5"}, "burn_in must be an integer, 0 or more; given burn_in='5'"),
         ({"thin": 1.5}, "thin must be an integer, 1 or more; given thin=1.5"),
@@ -541,7 +539,7 @@ def test_bad_input_is_refused(options, words):
         ({"sample_dtype": "int8"}, "sample_dtype must be a dtype, such as torch.float16"),
         ({"tags": {"model": nn.Linear(1, 1)}}, "not JSON-serializable: Object of type Linear.*Use strings, numbers"),
         ({"tags": [1]}, "tags must be a mapping"),
-        ({"resume": True}, "resume must be one of 'auto'; given resume=True"),
+        ({"resume": True}, "resume must be 'auto'; given resume=True"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(options, words, tmp_path):
@@ -578,11 +576,11 @@ def test_bad_arguments_of_resume_are_refused_in_a_sentence(tmp_path):
         ({"chains": 0}, "chains must be an integer, 1 or more; given chains=0"),
         ({"optimizer": torch.optim.Adam}, "is a run, not a fit: it has a sampler. Leave out optimizer="),
         ({"sampler": torch.optim.Adam}, "Adam is not a langevin.Sampler"),
-        ({"checkpoint_seconds": "x"}, "checkpoint_seconds='x': give a number of seconds"),
+        ({"checkpoint_seconds": "x"}, "checkpoint_seconds must be a number"),
     ):
         with pytest.raises(ValueError, match=words):
             resume(run.path, toy_posterior(), toy_data(), **options)
-    with pytest.raises(ValueError, match="Give the directory of the run, or a run in memory; given dict"):
+    with pytest.raises(ValueError, match="run must be a string or a path or a Run or a Fit; given run={}"):
         resume({}, toy_posterior(), toy_data())
     with pytest.raises(ValueError, match="posterior must be a Posterior; given posterior=<Sequential>"):
         resume(run.path, toy_model(), toy_data())

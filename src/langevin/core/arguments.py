@@ -266,7 +266,7 @@ def _expected(kind: Any) -> str | None:
         names = [_expected(each) for each in arguments if each is not types.NoneType]
         return None if not names or None in names else " or ".join(dict.fromkeys(filter(None, names)))
     if origin is Literal:
-        return "one of " + ", ".join(map(repr, arguments))
+        return ("one of " if len(arguments) > 1 else "") + ", ".join(map(repr, arguments))
     if origin in (abc.Sequence, abc.Collection) and arguments and arguments[0] in (str, int):
         return f"{_NAMES[origin]} of {'strings' if arguments[0] is str else 'integers'}"
     ours = isinstance(origin, type) and origin.__module__.startswith("langevin.")
