@@ -85,7 +85,7 @@ def test_a_game_is_determined_by_its_seed_and_epsilon_explores():
 )
 def test_bad_input(options):
     given = {"rounds": 10, "batch_size": 4, **options}
-    with pytest.raises(ValueError, match="play needs"):
+    with pytest.raises(ValueError, match="play needs|must be"):
         play(MushroomBandit(FEATURES, POISONOUS), agent(), partial(lv.SGLD, lr=0.1), **given)
     with pytest.raises(ValueError, match="one label for each"):
         MushroomBandit(FEATURES, POISONOUS[:3])

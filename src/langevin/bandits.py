@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from langevin.core import random
+from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
 from langevin.core.posterior import Posterior
 from langevin.samplers import Sampler
 
@@ -52,6 +53,7 @@ class MushroomBandit:
 
     num_actions = 2
 
+    @validated()
     def __init__(self, features: Tensor, poisonous: Tensor) -> None:
         if len(features) != len(poisonous) or len(features) == 0:
             raise ValueError(
@@ -86,6 +88,7 @@ class Played:
         return self.regrets.cumsum(0)
 
 
+@validated(rounds=COUNT, steps_per_round=COUNT, batch_size=COUNT, buffer_size=COUNT, seed=SEED, reward_scale=POSITIVE)
 def play(
     bandit: Bandit,
     posterior: Posterior,
@@ -123,12 +126,17 @@ def play(
             f"0 ≤ epsilon ≤ 1 and a positive reward_scale; given {rounds=}, {steps_per_round=}, {batch_size=}, "
             f"{buffer_size=}, {epsilon=}, {reward_scale=}."
         )
+    if lacking := [name for name in ("contexts", "num_actions", "reward", "expected") if not hasattr(bandit, name)]:
+        raise ValueError(f"bandit={type(bandit).__name__} has no {lacking[0]}; see lv.bandits.MushroomBandit.")
     generator = torch.Generator().manual_seed(seed)
     one_hot = torch.eye(bandit.num_actions)
     inputs = torch.zeros(buffer_size, bandit.contexts.shape[1] + bandit.num_actions)
     targets = torch.zeros(buffer_size, 1)
     posterior.num_data = 1
-    agent = sampler(list(posterior.trainable_parameters().values()), num_data=1, seed=seed, chain=0)
+    try:
+        agent = sampler(list(posterior.trainable_parameters().values()), num_data=1, seed=seed, chain=0)
+    except TypeError as error:
+        raise ValueError(f"The sampler can't be made: {error}. Write partial(lv.SGLD, lr=1e-2).") from error
     agent.bind(posterior, (inputs, targets))
     order = torch.randint(len(bandit.contexts), (rounds,), generator=generator)
     actions, rewards, regrets = [], [], []

@@ -15,5 +15,9 @@ class NonFiniteSampleError(RunError):
     """A stored sample contains NaN or infinity."""
 
 
+class ConvergenceWarning(UserWarning):
+    """The verdict on a run is bad: its samples should not be used."""
+
+
 class DivergenceError(FloatingPointError):
     """The loss or a weight is not finite any more."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from langevin import models
+from langevin.core.arguments import validated
 from langevin.core.likelihoods import Likelihood
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.load import open_run
@@ -17,6 +18,7 @@ from langevin.errors import RunError
 from langevin.storage.directory import DirectoryStore
 
 
+@validated()
 def load(path: str | Path, model: nn.Module | None = None, likelihood: Likelihood | None = None) -> Run | Fit:
     """Open a run or a fit for prediction.
 

@@ -12,7 +12,7 @@ import pytest
 import langevin as lv
 from langevin.cli.main import COMMANDS, app
 from langevin.models import MLP
-from tests.cli.command import QUICK, forget_modules, langevin
+from tests.cli.command import DIGITS, QUICK, forget_modules, langevin, run
 
 MINE = """
 import torch
@@ -53,11 +53,23 @@ def mine(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_bad_verdict_is_exit_code_3_and_the_run_is_kept(tmp_path, monkeypatch):
+    hot = [*DIGITS, "--lr", "20", "--steps", "200", "--thin", "2", "--out", tmp_path / "run"]
+    code, said, explained = run("sample", *hot)
+    assert code == 3
+    assert said == f"75 samples in {tmp_path / 'run'}; verdict bad\n"
+    assert "too hot" in explained
+    assert "Lower the learning rate" in explained
+    assert "75" in langevin("status", tmp_path / "run")
+    assert run("resume", tmp_path / "run")[0] == 3
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")  # torchrun would start it again
+    assert run("resume", tmp_path / "run")[0] == 0
+
+
 def test_sample_status_resume_cite(tmp_path):
     run = tmp_path / "run"
     said = langevin("sample", *QUICK, "--out", run)
-    assert "4 samples in" in said
-    assert "(target temperature 1.00)" in said
+    assert said.startswith(f"4 samples in {run}; verdict ")
     said = langevin("status", run)
     assert "SGLD(lr=0.1)" in said
     assert "last heartbeat" in said

@@ -50,7 +50,10 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
         ([*START, "--sampler-option", "speed=3"], "unexpected keyword argument 'speed'; its options are lr, "),
         ([*START, "--sampler-option", "speed"], "name=value"),
         ([*START, "--sampler-option", "=3"], "name=value"),
-        ([*START, "--sampler-option", "temperature=abc"], "can't be made with lr=0.1, temperature='abc'"),
+        (
+            [*START, "--sampler-option", "temperature=abc"],
+            "temperature must be a number, 0 or more; given temperature='abc'",
+        ),
         ([*START, "--sampler-option", "seed=3"], "is not an option of the sampler"),
         ([*START, "--sampler", "sgd", "--temperature", "1"], "unexpected keyword argument 'temperature'"),
         ([*START, "--model-option", "depth=3"], "expected"),
@@ -58,8 +61,14 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
         ([*START, "--model-option", "widths=[0]"], "expected positive integers"),
         ([*START, "--data-option", "normalize=5"], "normalize=5"),
         ([*START, "--likelihood-option", "std=1"], "--likelihood categorical can't be called with std=1"),
-        ([*START, "--likelihood", "gaussian", "--likelihood-option", "std=abc"], "can't be made with std='abc'"),
-        ([*START, "--prior", "gaussian", "--prior-option", "std=abc"], "--prior gaussian can't be made with std='abc'"),
+        (
+            [*START, "--likelihood", "gaussian", "--likelihood-option", "std=abc"],
+            "std must be a number, 0 or more; given std='abc'",
+        ),
+        (
+            [*START, "--prior", "gaussian", "--prior-option", "std=abc"],
+            "std must be a number, 0 or more; given std='abc'",
+        ),
         ([*START, "--prior", "gaussian", "--prior-option", "std=-1"], "std must be positive"),
         ([*START, "--prior-option", "std=1"], "--prior gaussian --prior-option std=1.0"),
         ([*START, "--seed", "-1"], "--seed -1: give an integer from 0"),

@@ -97,8 +97,8 @@ def test_two_classes_with_one_logit():
     [
         (nn.Linear(4, 2), {}, r"\(n, 2\), expected \(n, 3\)"),
         (nn.Linear(4, 1), {}, "the logits of 3 classes"),
-        (nn.Linear(4, 3), {"steps": 0}, "steps ≥ 1"),
-        (nn.Linear(4, 3), {"lr": -1.0}, "lr > 0"),
+        (nn.Linear(4, 3), {"steps": 0}, "steps must be an integer, 1 or more"),
+        (nn.Linear(4, 3), {"lr": -1.0}, "lr must be a number, positive"),
     ],
 )
 def test_bad_input(student, options, message):

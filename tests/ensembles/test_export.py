@@ -118,7 +118,11 @@ def test_the_module_is_differentiable_with_respect_to_its_inputs(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "options", "message"),
-    [("model.bin", {}, "model.pt2"), ("model.pt2", {"samples": 0}, "1 to 20"), ("model.pt2", {"samples": 21}, "1 to")],
+    [
+        ("model.bin", {}, "model.pt2"),
+        ("model.pt2", {"samples": 0}, "samples must be an integer, 1 or more"),
+        ("model.pt2", {"samples": 21}, "1 to"),
+    ],
 )
 def test_bad_input(run, path, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):

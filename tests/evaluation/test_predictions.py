@@ -118,7 +118,7 @@ def test_invalid_probabilities_are_refused():
         scores.accuracy(fine, torch.eye(2).long())
     with pytest.raises(ValueError, match="bins=3 of equal mass for 2 examples"):
         scores.calibration_error(fine, labels, bins=3)
-    with pytest.raises(ValueError, match='choose "mass" or "width"'):
+    with pytest.raises(ValueError, match="equal must be one of 'mass', 'width'"):
         scores.calibration_error(fine, labels, bins=2, equal="size")
     with pytest.raises(ValueError, match="1 values for each of 3 examples, the target 1 for each of 2"):
         scores.root_mean_square_error(torch.zeros(3), torch.zeros(2))

@@ -134,7 +134,7 @@ def test_an_unstable_rate_is_not_taken_for_a_cold_one():
         (lv.SGD, {}, "no temperature to hold"),
         (partial(lv.SGLD, temperature=0.0), {}, "no temperature to hold"),
         (lv.MCLMC, {}, "finds its own step size"),
-        (lv.SGLD, {"tolerance": 2.0}, "0 < tolerance < 1"),
+        (lv.SGLD, {"tolerance": 2.0}, "tolerance must be a number, between 0 and 1"),
         (lv.SGLD, {"steps": 3}, "steps ≥ 20"),
     ],
 )

@@ -249,12 +249,12 @@ def test_a_model_whose_forward_is_random_is_refused(method):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        (lv.MeanField, {}, "is not an approximation; write lv.fit"),
-        (lv.MeanField(), {"draws": 0}, "at least one draw"),
-        (lv.MeanField(), {"steps": 0}, "burn_in less than that"),
+        (lv.MeanField, {}, "approximation must be an Approximation"),
+        (lv.MeanField(), {"draws": 0}, "draws must be an integer, 1 or more"),
+        (lv.MeanField(), {"steps": 0}, "steps must be an integer, 1 or more"),
         (lv.MeanField(), {"burn_in": 20}, "burn_in less than that"),
         (lv.MeanField(), {"optimizer": None}, "Give an optimizer and how many steps"),
-        (lv.MeanField(), {"optimizer": torch.optim.Adam([torch.zeros(1)])}, "not an object"),
+        (lv.MeanField(), {"optimizer": torch.optim.Adam([torch.zeros(1)])}, "optimizer must be a function"),
         (lv.MeanField(), {"optimizer": torch.optim.LBFGS}, "LBFGS for lv.find_map"),
         (lv.MeanField(), {"optimizer": partial(lv.SGLD, lr=1e-2, num_data=60)}, "Samplers are for lv.sample"),
         (lv.LowRank(rank=0), {}, "rank from 1 to 43"),
@@ -266,7 +266,6 @@ def test_a_model_whose_forward_is_random_is_refused(method):
         (lv.SWAG(cycle=4, rank=6), {}, "[Gg]ive a rank from 2 to 5"),
         (lv.SWAG(cycle=4, rank=1), {}, "[Gg]ive a rank from 2 to 5"),
         (lv.SWAG(cycle=4, rank=0), {}, "rank from 1 to 43"),
-        (lv.HWA(cycle=4, rank=-1), {}, "rank from 1 to 43"),
         (lv.HWA(cycle=4, low=0.5), {}, "low=0.5 must not exceed the optimizer.s lr=.*give a smaller low"),
         (lv.SWA(cycle=4, low=1e-3), {"schedule": lv.cyclical(4)}, "brings its own schedule"),
         (lv.MeanField(), {"init": {"0.weight": torch.zeros(2)}}, "init has no '0.weight'"),
@@ -319,9 +318,9 @@ def test_what_a_fit_does_not_have():
     found = fit(toy_posterior(), toy_data(), lv.SWA(cycle=2), steps=4)
     with pytest.raises(ValueError, match="no entropy"):
         lv.approximations.elbo(found.distribution, toy_posterior(), toy_data())
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="must be an integer, 1 or more"):
         found.sample(0)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="must be an integer, 1 or more"):
         found.predict(toy_data()[0], draws=0)
     with pytest.raises(IndexError, match="There are 1 samples; given index 1"):
         found[1]

@@ -140,7 +140,7 @@ def test_what_is_no_full_batch_is_refused():
         lv.sample(posterior, (x, y), lv.MCLMC, batch_size=20, **options)
     with pytest.raises(ValueError, match="changes its examples at random"):
         lv.sample(posterior, Augmented(), lv.MCLMC, **options)
-    with pytest.raises(ValueError, match='give an integer, or "full"'):
+    with pytest.raises(ValueError, match="batch_size must be an integer or 'full'"):
         lv.sample(posterior, (x, y), lv.SGLD, lr=1e-2, batch_size="all", **options)
     with pytest.raises(ValueError, match="no mini-batch noise to reduce"):
         lv.sample(posterior, (x, y), lv.HMC, control_variate="map", **options)

@@ -78,9 +78,9 @@ def test_names_that_are_nearly_right_are_recognized():
 
 def test_runs_are_compared_by_name():
     run = draw()
-    with pytest.raises(ValueError, match="Name what is compared"):
+    with pytest.raises(ValueError, match="runs must be a mapping"):
         lv.compare([run, run], toy_data())
-    with pytest.raises(ValueError, match="baselines are given by name"):
+    with pytest.raises(ValueError, match="baselines must be a mapping"):
         lv.evaluate(run, toy_data(), baselines=run)
     with pytest.raises(TypeError, match="indexed by numbers and slices"):
         run["0.weight"]
@@ -90,3 +90,56 @@ def test_reprs_are_short():
     run = draw(chains=1)
     assert repr(run) == "<Run of 10 samples from 1 chain in memory>"
     assert repr(lv.Ensemble.concat([run, run])) == "<Ensemble of 20 sets of weights>"
+
+
+class Named(nn.Linear):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+@pytest.mark.parametrize("model", [Pair(4, 3), Named(4, 3)])
+def test_a_model_that_returns_a_tuple_or_a_dict_is_refused(model):
+    posterior = lv.Posterior(model, lv.likelihoods.Categorical(), num_data=60)
+    with pytest.raises(ValueError, match="its output is one tensor"):
+        lv.sample(posterior, toy_data(), lv.SGLD, lr=1e-2, steps=20)
+
+
+def test_a_lazy_module_has_to_be_called_first():
+    with pytest.raises(ValueError, match=r"'weight' has no shape yet \(a lazy module\); call model\(x\) once"):
+        lv.Posterior(nn.LazyLinear(3), lv.likelihoods.Categorical(), num_data=60)
+
+
+def test_inputs_may_require_a_gradient():
+    x, y = toy_data()
+    run = lv.sample(toy_posterior(), (x.clone().requires_grad_(), y), lv.SGLD, lr=1e-2, steps=20, progress=False)
+    assert not run.predict(x.clone().requires_grad_()).probs.requires_grad
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path):
+    run = draw()
+    long = tmp_path / ("a" * 300)
+    for use in (lambda: draw(out=long), lambda: run.save(long), lambda: lv.load(long, toy_model())):
+        with pytest.raises(lv.RunError, match="name too long"):
+            use()
+
+
+def test_a_forgotten_partial_is_named():
+    with pytest.raises(ValueError, match="schedule can't be made: .*'T_max'"):
+        draw(schedule=torch.optim.lr_scheduler.CosineAnnealingLR)
+    with pytest.raises(ValueError, match="Adam is not a langevin.Sampler"):
+        lv.sample(toy_posterior(), toy_data(), torch.optim.Adam, lr=1e-2, steps=20)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "data set", "loader", "stacked"])
+def test_a_nan_in_one_row_names_the_row(kind):
+    x, y = toy_data()
+    x[17, 2] = float("nan")
+    data = {"data set": list(zip(x, y, strict=True))}.get(kind, (x, y))
+    if kind == "loader":
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10)
+    options = {"mode": "vectorised", "chains": 3} if kind == "stacked" else {}
+    where = "7 of the mini-batch" if kind == "loader" else "17 of the data set"
+    steps = {"steps": 60, "burn_in": 20, "progress": False, "batch_size": None if kind == "loader" else 10}
+    with pytest.raises(lv.DivergenceError, match=f"The input of example {where} has NaN") as caught:
+        lv.sample(toy_posterior(), data, lv.SGLD, lr=1e-3, **steps, **options)
+    assert "smaller lr" not in str(caught.value)

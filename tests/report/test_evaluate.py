@@ -297,7 +297,7 @@ def test_diagnostics_of_chains_are_not_shown_for_a_fit():
         ({"test": (torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))}, "empty"),
         ({"test": (torch.zeros(5, 4), torch.full((5,), 7))}, "found label 7"),
         ({"baselines": {"two": 3}}, "Give a run"),
-        ({"probe": 0}, "must be 1 or more; given 0"),
+        ({"probe": 0}, "probe must be an integer, 1 or more; given probe=0"),
     ],
 )
 def test_bad_input(options, message):

@@ -9,7 +9,7 @@ import pytest
 
 from langevin import plots
 from langevin.plots import style
-from langevin.report import Picture, Report, Table, Verdict
+from langevin.report import Finding, Picture, Report, Table
 from langevin.report.theme import DARK, LIGHT, inline_svg
 
 EVIL = '<script>alert("x")</script>&$\\foo$'
@@ -20,7 +20,7 @@ def report(name="SGLD"):
     return Report(
         title=name,
         summary=name,
-        verdicts=[Verdict(name, level, name, name) for level in ("good", "check", "bad", "unknown")],
+        verdicts=[Finding(name, level, name, name) for level in ("good", "warning", "bad", "unknown")],
         tables=[Table(name, name, ["", name], [[name, name]])],
         pictures=[Picture(name, name, name, inline_svg(axes.figure, name, "p0"))],
         configuration={name: name},
@@ -99,11 +99,11 @@ def test_contrast_is_that_of_wcag():
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_contrast_is_aa_in_both_themes(theme):
     for ground in ("paper", "card"):
-        for text in ("ink", "muted", "link", "good", "check", "bad", "unknown"):
+        for text in ("ink", "muted", "link", "good", "warning", "bad", "unknown"):
             assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground)
         for index in range(4):  # lines of figures
             assert contrast(theme[f"series-{index}"], theme[ground]) >= 3, (index, ground)
-    for level in ("good", "check", "bad", "unknown"):
+    for level in ("good", "warning", "bad", "unknown"):
         assert contrast(theme[level], theme[f"{level}-wash"]) >= 4.5, level
     assert theme.keys() == LIGHT.keys()
 
@@ -123,13 +123,13 @@ def test_saving(tmp_path):
     assert path.read_text().startswith("<!doctype html>")
     numbers = json.loads(report().save(tmp_path / "report.json").read_text())
     assert numbers["numbers"] == {"nothing": None, "array": [1.0, None], "flag": True}
-    assert [verdict["level"] for verdict in numbers["verdicts"]] == ["good", "check", "bad", "unknown"]
+    assert [verdict["level"] for verdict in numbers["verdicts"]] == ["good", "warning", "bad", "unknown"]
     with pytest.raises(ValueError, match="report.html"):
         report().save(tmp_path / "report.pdf")
 
 
 def test_empty_sections_are_not_shown():
-    bare = Report("t", "s", [Verdict("a", "good", "b")], [], [], {"Kind": "x"}, {}, [])
+    bare = Report("t", "s", [Finding("a", "good", "b")], [], [], {"Kind": "x"}, {}, [])
     page = bare.html()
     assert 'id="pictures"' not in page
     assert 'id="tables"' not in page

@@ -13,6 +13,7 @@ import typer
 from langevin._version import __version__
 from langevin.cli import moved
 from langevin.cli.tables import say
+from langevin.errors import ConvergenceWarning
 
 COMMANDS = (  # in the order of the help; `langevin NAME` is the function NAME of cli/NAME.py
     "demo",
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. An error is a sentence and exit code 2, Ctrl-C is exit code 130; neither is a traceback."""
     with warnings.catch_warnings():
         warnings.showwarning = _warn
+        warnings.simplefilter("ignore", ConvergenceWarning)  # said in another line
         try:
             app(arguments)
         except OSError as error:

@@ -36,7 +36,7 @@ def resume(
     with --trust, since anyone may have written the manifest of a run that was sent to you.
     """
     from langevin.cli.recipes import build, recipe_of
-    from langevin.cli.sample import summary
+    from langevin.cli.sample import conclude
     from langevin.ensembles.fit import Fit
     from langevin.inference.distributed import is_main_process
     from langevin.inference.resume import resume as continued
@@ -50,4 +50,4 @@ def resume(
     if isinstance(run, Fit):
         say(f"{run.approximation!r} in {path}, after {len(run.snapshots)} snapshots.")
     elif is_main_process():
-        say(summary(run))
+        conclude(run)

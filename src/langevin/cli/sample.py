@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -17,6 +17,7 @@ from langevin.samplers import SAMPLERS
 if TYPE_CHECKING:
     from langevin.ensembles.run import Run
 
+BAD_VERDICT = 3  # exit code
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 SamplerName = Annotated[
@@ -95,7 +96,8 @@ def sample(
 
     Without --lr and --steps the autopilot chooses: warm start, sampler, rate, burn-in and length.
 
-    Ctrl-C leaves a run that `langevin resume` continues.
+    Ctrl-C leaves a run that `langevin resume` continues. Exit codes: 0; 3 if the run is complete and kept but its
+    verdict is bad (see `run.verdict()`); 2 for an error; 130 after Ctrl-C.
     """
     from langevin.cli.recipes import build, new_recipe
     from langevin.core.schedules import cyclical
@@ -146,7 +148,7 @@ def sample(
             **given,
         )
     if is_main_process():
-        say(summary(run))
+        conclude(run)
 
 
 def check_sampler(name: str, given: dict[str, Any]) -> None:
@@ -164,8 +166,9 @@ def check_sampler(name: str, given: dict[str, Any]) -> None:
         ) from error
 
 
-def summary(run: Run) -> str:
-    """What is said of a run when it ends."""
-    target = run.target_temperature
-    beside = "" if math.isnan(target) else f" (target temperature {target:.2f})"
-    return f"{len(run)} samples in {run.path}; temperature {run.temperature()}{beside}."
+def conclude(run: Run) -> None:
+    """Say what a run is when it ends, after its verdict was explained on stderr; a bad one is exit code 3."""
+    verdict = run.verdict()
+    say(f"{len(run)} samples in {run.path}; verdict {verdict.level}")
+    if verdict.level == "bad" and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun would start it again
+        raise typer.Exit(BAD_VERDICT)

@@ -16,7 +16,6 @@ _COLOURS = {
     "ok": "green",
     "good": "green",
     "warning": "yellow",
-    "check": "yellow",
     "error": "bold red",
     "bad": "bold red",
 }  # of the levels of findings and verdicts

@@ -67,6 +67,10 @@ class Batches(ABC):
         """The examples with these indices."""
         raise ValueError("A DataLoader can't be indexed; pass the data set itself, or tensors (x, y).")
 
+    def indices(self, chain: int, step: int) -> Tensor | None:
+        """Which examples are in the mini-batch of a step; None if unknown."""
+        return None
+
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
         return stack_batches([self.fetch(chain, step) for chain in chains])
@@ -112,15 +116,15 @@ class TensorBatches(Batches):
 
     def fetch(self, chain: int, step: int) -> Batch:
         """A fresh random subset."""
-        return self.take(self._indices(chain, step))
+        return self.take(self.indices(chain, step))
 
     def fetch_stacked(self, chains: Sequence[int], step: int) -> Batch:
         """The mini-batches of several chains, stacked along a first axis."""
-        return self.take(self._indices(chains, step))
+        return self.take(self.indices(chains, step))
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
         """Only the rows of that part are indexed."""
-        indices = self._indices(chain, step)
+        indices = self.indices(chain, step)
         rows, share = _rows(len(indices), part, parts)
         return self.take(indices[rows]), share
 
@@ -138,7 +142,8 @@ class TensorBatches(Batches):
         for start in range(0, self.num_data, size):
             yield tree_map(lambda t, s=start: t[s : s + size], (self.x, self.y))
 
-    def _indices(self, chain: int | Sequence[int], step: int) -> Tensor:
+    def indices(self, chain: int | Sequence[int], step: int) -> Tensor:
+        """The random subset, one of each chain."""
         assert self.num_data is not None
         return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 
@@ -167,11 +172,15 @@ class DatasetBatches(Batches):
 
     def fetch_part(self, chain: int, step: int, part: int, parts: int) -> tuple[Batch, float]:
         """Only the examples of that part are loaded; the random transforms are seeded separately for each part."""
-        assert self.num_data is not None
-        indices = rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        indices = self.indices(chain, step)
         rows, share = _rows(len(indices), part, parts)
         with seeded(self.seed, chain, step, part):
             return self.take(indices[rows]), share
+
+    def indices(self, chain: int, step: int) -> Tensor:
+        """The random subset."""
+        assert self.num_data is not None
+        return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
 
     def full_pass(self, size: int) -> Iterator[Batch]:
         """In the order of the indices."""

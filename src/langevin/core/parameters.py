@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 _WRAPPERS = ("module.", "_orig_mod.")  # prefixes of DistributedDataParallel and torch.compile
 _INSIDE = ("_orig_mod.", "_checkpoint_wrapped_module.")  # within a name: a compiled or checkpointed block
@@ -59,3 +61,16 @@ def all_finite(tensor: Tensor) -> bool:
         return True
     least, largest = torch.aminmax(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
     return math.isfinite(least.item()) and math.isfinite(largest.item())
+
+
+def nonfinite_example(x: Any, y: Any, indices: Tensor | None) -> str:
+    """Which example of a mini-batch contains NaN or infinity, in a sentence; empty if none does."""
+    for what, part in (("input", x), ("target", y)):
+        for leaf in tree_leaves(part):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                rows = (~leaf.isfinite()).reshape(len(leaf), -1).any(1).nonzero().flatten()
+                if len(rows):
+                    row = int(rows[0])
+                    which = f"{row} of the mini-batch" if indices is None else f"{int(indices[row])} of the data set"
+                    return f"The {what} of example {which} has NaN or infinity; repair it, or leave it out."
+    return ""

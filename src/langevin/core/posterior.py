@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
 
 from langevin.core import sharding
+from langevin.core.arguments import validated_init
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Categorical, Likelihood
 from langevin.core.objective import Objective
@@ -35,6 +37,7 @@ class IncompatibleLayer(NamedTuple):
     alternative: str
 
 
+@validated_init()
 class Posterior(Objective):
     """p(θ | data) ∝ p(θ) Πᵢ p(yᵢ | xᵢ, θ)^weight.
 
@@ -80,6 +83,8 @@ class Posterior(Objective):
             raise ValueError(f"The weight of the likelihood must be positive; given weight={weight}.")
         if unknown := set(allow) - {"batchnorm", "dropout"}:
             raise ValueError(f'allow={sorted(unknown)}: can be "batchnorm" and "dropout".')
+        if lazy := [name for name, p in model.named_parameters() if isinstance(p, UninitializedParameter)]:
+            raise ValueError(f"The model's {lazy[0]!r} has no shape yet (a lazy module); call model(x) once before.")
         self.model = model
         self.likelihood = likelihood
         prior = default(model) if prior is None else prior
@@ -104,7 +109,7 @@ class Posterior(Objective):
         self._check_parameters()
         for layer in self.incompatible_layers():
             if layer.kind not in self.allow:
-                warnings.warn(_describe(layer), stacklevel=2)
+                warnings.warn(_describe(layer), stacklevel=3)
 
     def loss(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
         """Û/N on a mini-batch: the mean negative log-likelihood plus the negative log-prior over N.

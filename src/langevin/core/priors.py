@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from langevin.core.arguments import COUNT, NATURAL, POSITIVE, validated
 from langevin.core.registry import Registry
 
 _SMALL = 1 << 15  # weights
@@ -263,6 +264,7 @@ class PerParameter:
     Gaussian(std=10.0)
     """
 
+    @validated()
     def __init__(self, patterns: Mapping[str, Prior], *, strict: bool = True) -> None:
         self.strict = strict
         for pattern, prior in patterns.items():
@@ -300,6 +302,7 @@ class PerParameter:
         return f"PerParameter({self.patterns})"
 
 
+@validated(b=POSITIVE)
 def resnetpp(b: float = 5.0) -> PerParameter:
     """The priors of Heek & Kalchbrenner (2019) for weight-normalized networks (ResNet++).
 
@@ -312,6 +315,7 @@ def resnetpp(b: float = 5.0) -> PerParameter:
     )
 
 
+@validated(gain=POSITIVE)
 def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     """Gaussians of std = gain/√fan_in, which preserve the scale of activations from layer to layer; biases have std 1.
 
@@ -324,6 +328,7 @@ def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
 
+@validated(shape=POSITIVE, every=COUNT, start=NATURAL)
 def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: int = 0) -> PerParameter:
     """`fan_in` with a sampled scale for each weight tensor: its precision λ has mean fan_in/2. Biases have std 1.
 
@@ -337,6 +342,7 @@ def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: in
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
 
+@validated()
 def default(model: nn.Module) -> PerParameter:
     """The default prior of a model: `resnetpp()` for weight-normalized models, `fan_in` for all others."""
     weight_normalized = any(name.endswith("direction") for name, _ in model.named_parameters())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from langevin.core.arguments import NATURAL, validated_init
+
 T = TypeVar("T")
 
 
@@ -22,10 +24,13 @@ class Registry(dict[str, T], Generic[T]):
         self.kind = kind
 
     def register(self, entry: T) -> T:
-        """Add an entry under its name in lower case; usable as a decorator."""
+        """Add an entry under its name in lower case; usable as a decorator. Its constructor is validated."""
         name = entry.__name__.lower()  # type: ignore[attr-defined]
         if name in self and self[name] is not entry:
             raise ValueError(f"A {self.kind} called {name!r} is registered already: {self[name]!r}.")
+        if isinstance(entry, type) and name not in self:
+            ours = entry.__module__.startswith("langevin.")  # whose numbers are 0 or more
+            validated_init(numbers=NATURAL if ours else None)(entry)
         self[name] = entry
         return entry
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRScheduler
 
+from langevin.core.arguments import validated_init
 
+
+@validated_init()
 @dataclass(frozen=True)
 class cyclical:
     """Cosine cycles with warm restarts, lr_t = lr·½(1 + cos(π (t mod length)/length)) (Zhang et al. 2020).
@@ -32,6 +35,7 @@ class cyclical:
         return CosineAnnealingWarmRestarts(sampler, T_0=self.length)
 
 
+@validated_init()
 @dataclass(frozen=True)
 class sawtooth:
     """Cycles in which the learning rate decreases linearly from lr, at the first step, to `low`, at the last.

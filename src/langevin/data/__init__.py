@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from langevin.core.arguments import validated
 from langevin.data.cifar import cifar10
 from langevin.data.digits import digits
 from langevin.data.files import fetch
@@ -63,6 +64,7 @@ def names() -> list[str]:
     return sorted(_DATA)
 
 
+@validated()
 def load(name: str, split: str = "train", **options: Any) -> Dataset[tuple[Tensor, ...]]:
     """Return a data set, by name; the options are the arguments of the function of that name.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from langevin.core.arguments import validated
 from langevin.data.checks import check_size, check_split
 from langevin.data.files import digests, fetch, find
 from langevin.data.images import ImageDataset, Normalization
@@ -16,6 +17,7 @@ ARCHIVE = "cifar10/cifar-10-binary.tar.gz"
 FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
 
 
+@validated()
 def cifar10(
     split: str = "train",
     normalize: str | Normalization = "cifar10",

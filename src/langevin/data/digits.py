@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
+from langevin.core.arguments import validated
 from langevin.data.checks import check_split
 from langevin.data.images import ImageDataset, Normalization
 
 
+@validated()
 def digits(
     split: str = "train", normalize: str | Normalization = "digits", augment: Sequence[str] = ()
 ) -> ImageDataset:

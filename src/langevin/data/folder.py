@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from langevin.core.arguments import validated, validated_init
 from langevin.data.checks import check_size, check_split
 from langevin.data.images import Normalization, augmentations, normalization
 
@@ -21,6 +22,7 @@ Box = tuple[float, float, float, float]
 """Left, upper, right and lower edge of a crop, in pixels of the image."""
 
 
+@validated_init()
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
     """Labelled images in files; `data[i]` is (image, label), `read_batch` a whole batch.
 
@@ -118,6 +120,7 @@ def random_box(width: int, height: int, area: float, aspect: float, across: floa
     return left, top, left + wide, top + tall
 
 
+@validated()
 def image_folder(
     path: str | os.PathLike[str],
     split: str = "train",

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from langevin.core.arguments import validated_init
+
 Normalization = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation per channel, of pixels from 0 to 1."""
 
@@ -25,6 +27,7 @@ NORMALIZATIONS: dict[str, Normalization] = {
 CROP_PADDING = 4
 
 
+@validated_init()
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """Labelled images; a pixel value v is read as (v / white − mean) / std, per channel.
 

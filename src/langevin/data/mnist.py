@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from langevin.core.arguments import validated
 from langevin.data.checks import check_size, check_split
 from langevin.data.files import fetch
 from langevin.data.images import ImageDataset, Normalization
 
 
+@validated()
 def mnist(
     split: str = "train",
     normalize: str | Normalization = "mnist",
@@ -28,6 +30,7 @@ def mnist(
     return _load("mnist", split, normalize, augment, size)
 
 
+@validated()
 def fashion_mnist(
     split: str = "train",
     normalize: str | Normalization = "fashion-mnist",
@@ -41,6 +44,7 @@ def fashion_mnist(
     return _load("fashion-mnist", split, normalize, augment, size)
 
 
+@validated()
 def notmnist(split: str = "test", normalize: str | Normalization = "mnist", size: int | None = None) -> ImageDataset:
     """Return notMNIST: 10,000 letters A to J in many fonts to test on, (1, 28, 28), 10 classes, shuffled.
 
@@ -51,6 +55,7 @@ def notmnist(split: str = "test", normalize: str | Normalization = "mnist", size
     return _load("notmnist", split, normalize, (), size)
 
 
+@validated()
 def small_mnist(
     split: str = "train", normalize: str | Normalization = "mnist", augment: Sequence[str] = ()
 ) -> ImageDataset:
@@ -61,6 +66,7 @@ def small_mnist(
     return mnist(split, normalize, augment, size=5_000 if split == "train" else None)
 
 
+@validated()
 def projected_mnist(split: str = "train", size: int | None = None, features: int = 10, seed: int = 0) -> TensorDataset:
     """Return MNIST projected to a few features: inputs (features,), 10 classes.
 

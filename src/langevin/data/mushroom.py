@@ -5,10 +5,12 @@ import csv
 import torch
 from torch.utils.data import TensorDataset
 
+from langevin.core.arguments import validated
 from langevin.data.checks import check_split
 from langevin.data.files import fetch
 
 
+@validated()
 def mushroom(split: str = "train") -> TensorDataset:
     """Return the UCI mushrooms: 117 binary features, label 0 (edible) or 1 (poisonous).
 

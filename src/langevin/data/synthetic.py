@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from langevin.core.arguments import SEED, validated
 from langevin.data.checks import check_split
 
 
@@ -17,6 +18,7 @@ class LogisticDataset(TensorDataset):
         self.omega_true = omega_true
 
 
+@validated(seed=SEED)
 def binary_logistic(
     split: str = "train",
     size: int = 1000,

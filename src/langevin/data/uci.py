@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from langevin.core.arguments import validated
 from langevin.data.checks import check_split
 from langevin.data.files import fetch
 
@@ -34,6 +35,7 @@ class RegressionDataset(TensorDataset):
         self.target_std = target_std.float()
 
 
+@validated()
 def uci(name: str, split: str = "train", fold: int = 0, standardize: bool = True) -> RegressionDataset:
     """Return a UCI regression data set: concrete, energy, power-plant, protein, wine-quality-red or yacht.
 

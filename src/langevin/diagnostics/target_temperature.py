@@ -15,13 +15,14 @@ from langevin.core.statistics import Estimate
 from langevin.diagnostics.directions import Direction
 
 TOLERANCE = 0.1  # relative to the target temperature, as in `find_lr`
+FAR = 5  # times the target: too hot, even if the standard error is unknown
 UNKNOWN = Estimate(math.nan, math.nan)
 
 
 class Judgement(NamedTuple):
     """A level, a sentence with the numbers, and advice, if any."""
 
-    level: Literal["good", "check", "bad", "unknown"]
+    level: Literal["good", "warning", "bad", "unknown"]
     message: str
     advice: str = ""
 
@@ -59,6 +60,9 @@ class Temperatures:
         if not math.isfinite(self.target):
             return Judgement("unknown", f"{found}; the target temperature of a custom sampler is unknown.")
         readings = self.known()
+        if math.isfinite(self.virial.mean) and not self.virial.known and self.virial.mean > FAR * self.target:
+            message = f"{found}: far too hot, target {self.target:g}."
+            return Judgement("bad", message, "Lower the learning rate or increase the batch size.")
         if not readings:
             message = f"{found}, target {self.target:g}; the chains are too short for a standard error."
             return Judgement("unknown", message, "Run longer, or more chains.")
@@ -94,13 +98,13 @@ class Temperatures:
         if not certain:
             message = f"{found}: too uncertain to compare with the target ({self.target:g})."
             return Judgement("unknown", message, "Run longer, or more chains.")
-        inside = [least <= r.mean - 2 * r.error and r.mean + 2 * r.error <= most for r in certain.values()]
+        inside = [least <= r.mean <= most or abs(r.mean - self.target) <= 3 * r.error for r in certain.values()]
         if all(inside):
             other = "" if len(certain) == len(readings) else "; the other thermometer is too uncertain to tell"
             return Judgement("good", f"{found}: on target ({self.target:g}){other}.")
         farthest = max(certain.values(), key=lambda r: abs(r.mean - self.target))
         side = "hot" if farthest.mean > self.target else "cold"
-        return Judgement("check", f"{found}: close to the target ({self.target:g}), perhaps a little {side}.")
+        return Judgement("warning", f"{found}: close to the target ({self.target:g}), perhaps a little {side}.")
 
     def text(self) -> str:
         """All readings, by what they are of; of tensors, the three that are farthest from the target."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from langevin.approximations import APPROXIMATIONS, Approximation
+from langevin.core.arguments import validated
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.run import Run
 from langevin.samplers import SAMPLERS, Sampler
 
 
+@validated()
 def cite(what: Run | Fit | Sampler | type[Sampler] | Approximation | str) -> str:
     """The BibTeX entry of the method behind a run or a fit, a sampler, or a name such as "sgld" or "swag".
 

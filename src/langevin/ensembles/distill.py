@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._pytree import tree_map
 
 from langevin.core import random
+from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
 from langevin.core.batches import batch_size_of, call
 from langevin.core.likelihoods import Bernoulli, Categorical
 from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
@@ -84,6 +85,7 @@ class Distilled(Ensemble):
         return {0: list(self._losses)}
 
 
+@validated(steps=COUNT, batch_size=COUNT, lr=POSITIVE, seed=SEED, predict_batch_size=COUNT)
 def distill(
     run: Any,
     student: nn.Module,
@@ -109,8 +111,8 @@ def distill(
         seed: random seed of the mini-batches.
         predict_batch_size: batch size of the ensemble's predictions.
     """
-    if steps < 1 or not lr > 0 or batch_size < 1:
-        raise ValueError(f"distill needs steps ≥ 1, batch_size ≥ 1 and lr > 0; given {steps}, {batch_size}, {lr}.")
+    if not hasattr(run, "predict"):
+        raise ValueError(f"run must be an ensemble, or have predict(x); given run=<{type(run).__name__}>.")
     student = copy.deepcopy(student).train()
     device = next(student.parameters()).device
     teacher = run.predict(inputs, batch_size=predict_batch_size)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import torch
 from torch import Tensor, nn
 
+from langevin.core.arguments import COUNT, validated
 from langevin.core.batches import example_inputs
 from langevin.core.likelihoods import Categorical, Likelihood
 from langevin.ensembles.inputs import checked_inputs
@@ -74,6 +75,7 @@ class Ensemble(Sequence[Weights], ABC):
     def __iter__(self) -> Iterator[Weights]:
         return (self._member(index) for index in range(len(self)))
 
+    @validated(batch_size=COUNT)
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The predictive distribution at the inputs x, over all members.
 
@@ -84,6 +86,7 @@ class Ensemble(Sequence[Weights], ABC):
         """
         return self.predict_many({"x": x}, batch_size=batch_size, samples=["x"] if samples else [])["x"]
 
+    @validated(batch_size=COUNT)
     def predict_many(
         self,
         inputs: Mapping[str, Any],
@@ -97,6 +100,8 @@ class Ensemble(Sequence[Weights], ABC):
         Each set of weights is read once. Memory is bounded for many members, except for the inputs named in `samples`,
         for which the predictions of each member are returned. `observe` is called with every stack of weights.
         """
+        if unknown := set(samples) - set(inputs):
+            raise ValueError(f"samples={sorted(unknown)} are not among the inputs {list(inputs)}.")
         known = self.manifest.get("inputs")
         checked = {name: checked_inputs(x, batch_size, known) for name, x in inputs.items()}
         predictors = self.predictors
@@ -117,6 +122,7 @@ class Ensemble(Sequence[Weights], ABC):
         for predictor, stacks in self.predictors:
             yield from predictor.log_probs(_unstacked(stacks(1)), x, y)
 
+    @validated(samples=COUNT)
     def export(self, path: str | Path, *, inputs: Any = None, samples: int | None = None) -> EnsembleModule:
         """Write one module that returns predictions with uncertainties, and return it.
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from langevin.approximations import APPROXIMATIONS, Approximation
 from langevin.approximations.averaging.batchnorm import estimate_statistics
 from langevin.approximations.distributions import WeightDistribution
+from langevin.core.arguments import COUNT, SEED, validated
 from langevin.core.batches import as_batches, split_batch
 from langevin.core.posterior import Posterior
 from langevin.ensembles.ensemble import Ensemble, Weights, stacked
@@ -78,6 +79,7 @@ class Fit(Ensemble):
         with _what_was_stored(self._store):
             return self.approximation.distribution(self.snapshots, self.manifest["weights"])
 
+    @validated()
     def trace(self, name: str) -> dict[int, list[float]]:
         """The values recorded with the snapshots: "loss" or "lr"."""
         return self.snapshots.trace(name)
@@ -88,6 +90,7 @@ class Fit(Ensemble):
     def _member(self, index: int) -> Weights:
         return self._draw(index, self.seed)
 
+    @validated(count=COUNT, seed=SEED)
     def sample(self, count: int, *, seed: int | None = None) -> Weights:
         """`count` draws, stacked along a first axis of every weight, as for `torch.func.vmap`."""
         if count < 1:
@@ -95,6 +98,7 @@ class Fit(Ensemble):
         drawn = [self._draw(number, self.seed if seed is None else seed) for number in range(count)]
         return {name: torch.stack([weights[name] for weights in drawn]) for name in drawn[0]}
 
+    @validated(batch_size=COUNT, draws=COUNT, seed=SEED)
     def predict(
         self,
         x: Any,
@@ -113,12 +117,14 @@ class Fit(Ensemble):
             x, batch_size=batch_size, samples=samples
         )
 
+    @validated()
     def save(self, path: str | Path) -> Fit:
         """Write a fit that is in memory to a new directory, and return the stored fit."""
         target = DirectoryStore.create(path, self.manifest)
         copy_store(self._store, target)
         return Fit(target, self._predictor)
 
+    @validated(draws=COUNT, batch_size=COUNT)
     def reestimate(self, posterior: Posterior, data: Any, *, draws: int | None = None, batch_size: int = 256) -> None:
         """Re-estimate the BatchNorm statistics of the first draws, by a pass over the data for each, and store them.
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -224,3 +225,13 @@ Accumulator = ClassAccumulator | ValueAccumulator
 def _require_samples(count: int) -> None:
     if count == 0:
         raise ValueError("The ensemble has no sample yet, so there is nothing to predict with. Sample more steps.")
+
+
+def outputs_of(prediction: Prediction) -> np.ndarray:
+    """The predictions of each sample, (samples, n, …): log-probabilities of classes, or means."""
+    assert prediction.samples is not None
+    outputs = prediction.samples.double()
+    if isinstance(prediction, ClassPrediction):
+        outputs = outputs.clamp_min(float(np.finfo(np.float32).tiny)).log()
+    found: np.ndarray = outputs.cpu().numpy()
+    return found

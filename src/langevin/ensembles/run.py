@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from langevin.core.arguments import COUNT, FRACTION, NATURAL, SEED, validated
 from langevin.core.posterior import Posterior
 from langevin.core.statistics import Estimate, mean_and_error
 from langevin.diagnostics.convergence import Convergence, convergence, equal_lengths, weight_convergence
@@ -18,11 +19,12 @@ from langevin.diagnostics.inference_data import inference_data
 from langevin.diagnostics.stationarity import Stationarity, stationarity
 from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means
+from langevin.diagnostics.verdict import Verdict
 from langevin.ensembles import thermometers
 from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
-from langevin.ensembles.prediction import ClassPrediction, Prediction
+from langevin.ensembles.prediction import ClassPrediction, Prediction, outputs_of
 from langevin.ensembles.predictor import Predictor
-from langevin.ensembles.summary import summary
+from langevin.ensembles.summary import judge, summary
 from langevin.ensembles.tuning import Tuning
 from langevin.errors import RunError
 from langevin.samplers import SAMPLERS, Sampler
@@ -31,6 +33,8 @@ from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import copy_store
 from langevin.storage.stored_samples import StoredSamples
 
+_PROBED = 12  # numbers predicted for the training inputs that a verdict compares
+
 
 class Run(Ensemble):
     """Samples of the weights, read lazily; `run[0]` maps names to tensors, `run[100:]` is a run.
@@ -38,8 +42,10 @@ class Run(Ensemble):
     The samples of the chains are concatenated; `run.chain(c)` contains those of one.
     """
 
-    def __init__(self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None) -> None:
-        self._store, self._predictor = store, predictor
+    def __init__(
+        self, store: SampleStore, predictor: Predictor, samples: StoredSamples | None = None, probe: Any = None
+    ) -> None:
+        self._store, self._predictor, self._probe = store, predictor, probe
         self._whole = samples is None
         if samples is None:
             samples = StoredSamples(store)
@@ -66,7 +72,7 @@ class Run(Ensemble):
         return self._some(self._samples[indices.start : None if indices.stop < 0 else indices.stop : indices.step])
 
     def _some(self, samples: StoredSamples) -> Run:
-        return Run(self._store, self._predictor, samples)
+        return Run(self._store, self._predictor, samples, self._probe)
 
     @overload
     def __getitem__(self, index: int) -> Weights: ...
@@ -83,6 +89,7 @@ class Run(Ensemble):
     def __iter__(self) -> Iterator[Weights]:
         return iter(self._samples)
 
+    @validated(number=NATURAL)
     def chain(self, number: int) -> Run:
         """The samples of one chain."""
         whole = self._whole and self.chain_temperatures is not None
@@ -94,6 +101,7 @@ class Run(Ensemble):
         found = self.manifest.get("settings", {}).get("temperatures")
         return found if isinstance(found, list) and found else None
 
+    @validated()
     def at_temperature(self, temperature: float) -> Run:
         """The samples of the chains at another temperature: `lv.sample(…, temperature=[1, 0.3, 0.1])`."""
         known = self.chain_temperatures or [self.target_temperature]
@@ -153,6 +161,7 @@ class Run(Ensemble):
         """
         return self._samples.traces
 
+    @validated()
     def trace(self, name: str) -> dict[int, list[float]]:
         """The values recorded with the samples of each chain: "loss", "lr", "temperature" or another of `traces`.
 
@@ -165,12 +174,13 @@ class Run(Ensemble):
         """Whether this is a run as it was sampled; a slice or a chain is a part, which can't be resumed."""
         return self._whole
 
+    @validated()
     def save(self, path: str | Path) -> Run:
         """Write these samples to a new directory, and return the stored run. Only a whole run can be resumed there."""
         manifest = self.manifest if self.is_whole else {**self.manifest, "recorded": True}
         target = DirectoryStore.create(path, manifest)
         copy_store(self._store, target, None if self.is_whole else self._samples.records)
-        return Run(target, self._predictor)
+        return Run(target, self._predictor, probe=self._probe)
 
     # autopilot
 
@@ -256,12 +266,15 @@ class Run(Ensemble):
             return Estimate(math.nan, math.nan)
         return ratio_of_means(Ratio(self.trace(f"gradient{name}"), self.trace(f"curvature{name}")))
 
+    @validated()
     def all_temperatures(self, posterior: Posterior | None = None, data: Any = None) -> Temperatures:
         """The readings of all thermometers, to be judged by the worst: `run.all_temperatures().judge()`.
 
         With the posterior and the training data also along the softest directions, at the cost of a pass over the data
         per sample; see `langevin.diagnostics.directions`.
         """
+        if (posterior is None) != (data is None):
+            raise ValueError("posterior and data are needed together: run.summary(posterior, data).")
         measured = posterior is not None and data is not None
         return Temperatures(
             target=self.target_temperature,
@@ -275,9 +288,33 @@ class Run(Ensemble):
             softest=direction_temperatures(self, posterior, data) if measured else [],  # type: ignore[arg-type]
         )
 
+    @validated()
     def summary(self, posterior: Posterior | None = None, data: Any = None) -> str:
         """Temperatures, convergence and stationarity, in a few lines; posterior and data as in `all_temperatures`."""
-        return summary(self, self.all_temperatures(posterior, data))
+        return summary(self, self.all_temperatures(posterior, data), self._convergence(None))
+
+    def verdict(self, x: Any = None) -> Verdict:
+        """Whether the samples can be trusted: good, warning or bad, with what was measured, expected, and what to do.
+
+        By all thermometers, R̂ and ESS, stationarity, losses and rejected steps. R̂ and ESS are those of predictions on
+        the inputs x; without them, of those training inputs that `lv.sample` has chosen, and of a loaded run those of
+        weights, which can confirm convergence but not refute it.
+        """
+        return self._verdict if x is None else judge(self, self.all_temperatures(), self._convergence(x))
+
+    @cached_property
+    def _verdict(self) -> Verdict:
+        return judge(self, self.all_temperatures(), self._convergence(None))
+
+    def _convergence(self, x: Any) -> Convergence | None:
+        """In function space if there are inputs, else in weight space."""
+        if len(self) == 0:
+            return None
+        if x is not None:
+            return self.function_convergence(x)
+        if self._probe is None:
+            return self.convergence(subset=200)
+        return self.convergence_of(self.predict(self._probe, samples=True), subset=_PROBED)
 
     def kinetic_temperature(self) -> Estimate:
         """mean(u²/s) over weights and samples, for samplers with momentum; NaN for others.
@@ -292,6 +329,7 @@ class Run(Ensemble):
 
     # convergence
 
+    @validated(subset=COUNT, seed=SEED)
     def convergence(
         self, *, names: str | Sequence[str] | None = None, subset: int | None = 1000, seed: int = 0
     ) -> Convergence:
@@ -301,24 +339,29 @@ class Run(Ensemble):
         """
         return weight_convergence(self._by_chain(), names=names, subset=subset, seed=seed)
 
+    @validated(batch_size=COUNT)
     def function_convergence(self, x: Any, *, batch_size: int = 1024) -> Convergence:
         """R̂ and effective sample sizes in function space: of log-probabilities (or means) on the probe set x."""
         self._by_chain()
         return self.convergence_of(self.predict(x, batch_size=batch_size, samples=True))
 
-    def convergence_of(self, prediction: Prediction) -> Convergence:
-        """The same, from a prediction of this run with samples: `run.predict(x, samples=True)`."""
-        outputs = _outputs(prediction)
-        draws = equal_lengths([rows.reshape(len(rows), -1) for rows in self.split_by_chain(outputs)])
+    def convergence_of(self, prediction: Prediction, *, subset: int | None = None) -> Convergence:
+        """The same of a prediction of this run with samples, `run.predict(x, samples=True)`; a subset evenly spaced."""
+        outputs = outputs_of(prediction)
+        count = math.prod(outputs.shape[1:])
+        some = np.linspace(0, count - 1, min(subset or count, count)).round().astype(int)
+        draws = equal_lengths([rows.reshape(len(rows), -1)[:, some] for rows in self.split_by_chain(outputs)])
         what = "log-probability of class" if isinstance(prediction, ClassPrediction) else "output"
         names = [f"input {i[0]}, {what} {list(i[1:])}" for i in np.ndindex(outputs.shape[1:])]
-        return convergence(draws, space="function", names=names)
+        return convergence(draws, space="function", names=[names[i] for i in some])
 
+    @validated(level=FRACTION)
     def stationarity(self, level: float = 0.05) -> list[Stationarity]:
         """Whether loss, temperatures and thermostat are stationary; see `langevin.diagnostics.stationarity`."""
         watched = ("loss", "temperature", "kinetic", "thermostat")
         return stationarity({name: self.trace(name) for name in watched if name in self.traces}, level=level)
 
+    @validated(subset=COUNT, seed=SEED)
     def to_arviz(
         self,
         *,
@@ -337,7 +380,7 @@ class Run(Ensemble):
         if x is not None:
             predicted = self.predict(x, samples=True)
             kind = "log_probs" if isinstance(predicted, ClassPrediction) else "mean"
-            predictions[kind] = self.split_by_chain(_outputs(predicted))
+            predictions[kind] = self.split_by_chain(outputs_of(predicted))
         stats = {name: self.trace(name) for name in self.traces}
         return inference_data(chains, stats, names=names, subset=subset, seed=seed, predictions=predictions)
 
@@ -355,13 +398,3 @@ class Run(Ensemble):
         where = "in memory" if self.path is None else f"in {self.path}"
         chains = f"{len(self.chains)} chain{'' if len(self.chains) == 1 else 's'}"
         return f"<Run of {len(self)} samples from {chains} {where}>"
-
-
-def _outputs(prediction: Prediction) -> np.ndarray:
-    """The predictions of each sample, (samples, n, …): log-probabilities of classes, or means."""
-    assert prediction.samples is not None
-    outputs = prediction.samples.double()
-    if isinstance(prediction, ClassPrediction):
-        outputs = outputs.clamp_min(float(np.finfo(np.float32).tiny)).log()
-    found: np.ndarray = outputs.cpu().numpy()
-    return found

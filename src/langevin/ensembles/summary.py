@@ -1,39 +1,95 @@
-"""A run in a few lines: temperatures, convergence, stationarity."""
+"""What a run has recorded, judged: the verdict, and a summary in a few lines."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from langevin.diagnostics import verdict as judged
+from langevin.diagnostics.convergence import Convergence
 from langevin.diagnostics.target_temperature import Temperatures
+from langevin.diagnostics.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
     from langevin.ensembles.run import Run
 
 
-def summary(run: Run, temperatures: Temperatures) -> str:
-    """The lines."""
+def chain_findings(run: Run, temperatures: Temperatures, convergence: Convergence | None) -> list[Finding]:
+    """What is to be said of the chains of a run; convergence is in function space or, at second best, of weights."""
+    recipe = run.manifest.get("sampler")
+    method = recipe["name"] if recipe else "This sampler"
+    samples_posterior = run.sampler is None or run.sampler.target == "posterior"
+    found = [
+        judged.corrupted(list(run.corrupted.values()), len(run)),
+        judged.temperature(temperatures, method, samples_posterior),
+        judged.loss(_start_loss(run), _trace(run, "loss"), _spread(run)),
+        judged.rejected(_mean(run, "acceptance"), _mean(run, "rejected")),
+    ]
+    if samples_posterior:
+        if convergence is not None:
+            found += [judged.convergence(convergence), judged.effective(len(run), convergence)]
+        found.append(judged.stationary(run.stationarity(judged.DRIFT_LEVEL)))
+    return [finding for finding in found if finding is not None]
+
+
+def judge(run: Run, temperatures: Temperatures, convergence: Convergence | None) -> Verdict:
+    """The verdict on a run."""
     if len(run) == 0:
+        nothing = Finding("Samples", "bad", "The run has no sample yet.", "Sample more steps.", "at least one sample")
+        return Verdict.of([nothing], temperatures.virial)
+    virial, gradient = temperatures.virial, temperatures.gradient
+    target = temperatures.target
+    farthest = max((virial, gradient), key=lambda t: abs(t.mean - target) if t.known else -1.0)
+    shown = farthest if farthest.known else virial
+    return Verdict.of(chain_findings(run, temperatures, convergence), shown, convergence)
+
+
+def summary(run: Run, temperatures: Temperatures, convergence: Convergence | None) -> str:
+    """Temperatures, convergence and stationarity, and the verdict."""
+    if len(run) == 0 or convergence is None:
         return "No sample yet."
-    judgement = temperatures.judge()
-    weights = run.convergence(subset=200)
-    rhat, ess = weights.worst_rhat, float(np.median(weights.ess_bulk))
+    verdict = judge(run, temperatures, convergence)
+    space = "predictions" if convergence.space == "function" else "weights (of predictions: run.verdict(x))"
     lines = [
         f"{len(run)} samples of {len(run.chains)} chain{'' if len(run.chains) == 1 else 's'}",
         "",
         "Temperature",
         *(f"  {line}" for line in temperatures.text().splitlines()),
-        f"  {judgement.level}: {judgement.message} {judgement.advice}".rstrip(),
         "",
-        "Convergence of the weights (predictions: run.function_convergence(x))",
-        f"  largest R̂   {'unknown' if np.isnan(rhat) else f'{rhat:.3g}'}",
-        f"  median ESS  {'unknown' if np.isnan(ess) else f'{ess:.0f}'}",
+        f"Convergence of the {space}",
+        f"  largest R̂   {'unknown' if np.isnan(verdict.rhat) else f'{verdict.rhat:.3g}'}",
+        f"  median ESS  {'unknown' if np.isnan(verdict.ess) else f'{verdict.ess:.0f}'}",
         "",
         "Stationarity",
     ]
-    for test in run.stationarity():
+    for test in run.stationarity(judged.DRIFT_LEVEL):
         drift = f"drifts from {test.early:.4g} to {test.late:.4g} (chain {test.chain}, p = {test.p_value:.2g})"
         answer = {True: f"no drift detected (p = {test.p_value:.2g})", False: drift, None: f"unknown: {test.why}"}
         lines.append(f"  {test.trace:<12} {answer[test.stationary]}")
+    lines += ["", f"Verdict: {verdict.level}"]
+    lines += [f"  {f.level}: {f.message} {f.advice}".rstrip() for f in verdict.findings]
     return "\n".join(lines)
+
+
+def _spread(run: Run) -> float:
+    """How far above a minimum of the loss samples are expected at most: 2T per weight, over N."""
+    target = run.target_temperature
+    weights = sum(math.prod(spec["shape"]) for spec in run.manifest["tensors"].values())
+    return float(2 * (target if math.isfinite(target) else 1.0) * weights / int(run.manifest["num_data"]))
+
+
+def _start_loss(run: Run) -> float:
+    """NaN if the run did not record it."""
+    found = run.manifest.get("start_loss")
+    return found if isinstance(found, float) else math.nan
+
+
+def _trace(run: Run, name: str) -> dict[int, list[float]]:
+    return run.trace(name) if name in run.traces else {}
+
+
+def _mean(run: Run, name: str) -> float:
+    values = [value for chain in _trace(run, name).values() for value in chain]
+    return float(np.mean(values)) if values else math.nan

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from langevin.core.arguments import COUNT, NATURAL, POSITIVE, SEED, validated
 from langevin.ensembles.ensemble import Ensemble
 from langevin.evaluation import scores
 from langevin.evaluation.inputs import class_prediction_of
@@ -52,6 +53,7 @@ class FGSM(Attack):
         clip: the range of valid inputs, such as (0, 1); None for no limit.
     """
 
+    @validated(eps=NATURAL)
     def __init__(self, eps: float, *, clip: tuple[float, float] | None = None) -> None:
         super().__init__(eps, clip)
 
@@ -76,6 +78,7 @@ class PGD(Attack):
         seed: random seed of the start.
     """
 
+    @validated(eps=NATURAL, steps=COUNT, step_size=POSITIVE, seed=SEED)
     def __init__(
         self,
         eps: float,
@@ -121,6 +124,7 @@ class Attacked:
     detection: dict[str, Detection]  # by max probability, entropy, mutual information; clean inputs are in-distribution
 
 
+@validated(batch_size=COUNT)
 def predictive_gradient(victim: Any, x: Tensor, y: Tensor, *, batch_size: int = 256) -> Tensor:
     """∇ₓ(−log p̄(y|x)) of every example, in the shape of x.
 
@@ -138,6 +142,7 @@ def predictive_gradient(victim: Any, x: Tensor, y: Tensor, *, batch_size: int = 
     return torch.cat([_gradient(victim, batch_x, batch_y) for batch_x, batch_y in batches])
 
 
+@validated(batch_size=COUNT)
 def under_attack(
     victim: Any, attack: Attack, x: Tensor, y: Tensor, *, surrogate: Any = None, batch_size: int = 256
 ) -> Attacked:

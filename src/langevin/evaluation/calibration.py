@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.core.arguments import COUNT, validated
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.checks import checked
 
@@ -26,6 +27,7 @@ class Reliability(NamedTuple):
         return float(((self.confidence - self.accuracy).abs() * self.size).sum() / self.size.sum())
 
 
+@validated(bins=COUNT)
 def reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Reliability:
     """Bins from the least to the most confident, of equal mass (±1 example) or equal width; empty bins are dropped."""
     probs, labels = checked(probs, labels)
@@ -33,6 +35,7 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mas
     return _binned(confidence, predicted == labels, bins, equal)
 
 
+@validated(bins=COUNT)
 def calibration_error(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> float:
     """Expected calibration error, by default with 8 bins of equal mass (Heek & Kalchbrenner 2019).
 
@@ -41,12 +44,14 @@ def calibration_error(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins 
     return reliability(probs, labels, bins, equal).error
 
 
+@validated(bins=COUNT)
 def class_reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> list[Reliability]:
     """For each class c, p(c) (`confidence`) against the frequency of c (`accuracy`), over all examples."""
     probs, labels = checked(probs, labels)
     return [_binned(probs[:, c], labels == c, bins, equal) for c in range(probs.shape[1])]
 
 
+@validated(bins=COUNT)
 def class_calibration_errors(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Tensor:
     """The calibration error of every class, (classes,)."""
     return torch.tensor([r.error for r in class_reliability(probs, labels, bins, equal)], dtype=torch.float64)

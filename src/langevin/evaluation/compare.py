@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from langevin.core.arguments import COUNT, FRACTION, NATURAL, SEED, validated
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation import scores
 from langevin.evaluation.bootstrap import percentile_intervals
@@ -88,6 +89,7 @@ class Comparison:
         return rows
 
 
+@validated(resamples=NATURAL, level=FRACTION, seed=SEED, batch_size=COUNT)
 def compare(
     runs: Mapping[str, Any],
     test: Any,

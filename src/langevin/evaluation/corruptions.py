@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from langevin.core.arguments import COUNT, SEED, validated
 from langevin.evaluation import scores
 from langevin.evaluation.inputs import class_prediction_of
 
@@ -76,6 +77,7 @@ _CORRUPTIONS = {"gaussian noise": gaussian_noise, "blur": blur, "contrast": cont
 KINDS = tuple(_CORRUPTIONS)
 
 
+@validated(seed=SEED)
 def corrupt(x: Tensor, kind: str, severity: int, *, seed: int = 0) -> Tensor:
     """Images (n, channels, height, width), or (n, height, width), corrupted at severity 1 … 5, same shape.
 
@@ -94,6 +96,7 @@ def corrupt(x: Tensor, kind: str, severity: int, *, seed: int = 0) -> Tensor:
     return _CORRUPTIONS[kind](images, severity, seed).reshape(x.shape)
 
 
+@validated(seed=SEED, batch_size=COUNT)
 def under_shift(
     source: Any,
     x: Tensor,

@@ -32,11 +32,15 @@ def examples(data: Any) -> tuple[Any, Tensor]:
         data = data.tensors
     if not (isinstance(data, tuple | list) and len(data) == 2):
         loads = isinstance(data, DataLoader)
-        if not (loads or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))):
+        if isinstance(data, str) or not (loads or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))):
             raise ValueError(
                 f"Test data must be a pair (x, y), a data set of pairs or a DataLoader; given {type(data).__name__}."
             )
-        data = gathered(data, targets=True) if loads or len(data) else ()
+        try:
+            data = gathered(data, targets=True) if loads or len(data) else ()
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"Test data must be a pair (x, y) or a data set of pairs of tensors ({what}).") from error
     if not data or batch_size_of(tree_map(torch.as_tensor, data[1])) == 0:
         raise ValueError("The test data are empty; give at least one example.")
     x, y = tree_map(torch.as_tensor, tuple(data))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from langevin.core.arguments import COUNT, validated
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation.checks import checked_probs
 
@@ -20,6 +21,7 @@ class Detection(NamedTuple):
     fpr95: float  # false positive rate at a true positive rate of 95 %
 
 
+@validated()
 def detection(inside: Tensor, outside: Tensor) -> Detection:
     """From the uncertainty scores of in-distribution (`inside`) and OOD (`outside`) inputs, higher for OOD."""
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
@@ -42,6 +44,7 @@ def detection(inside: Tensor, outside: Tensor) -> Detection:
     )
 
 
+@validated()
 def uncertainties(prediction: ClassPrediction) -> dict[str, Tensor]:
     """Uncertainty scores: "max probability" (1 − max p), "entropy", "mutual information".
 
@@ -54,12 +57,14 @@ def uncertainties(prediction: ClassPrediction) -> dict[str, Tensor]:
     return scores
 
 
+@validated()
 def out_of_distribution(inside: ClassPrediction, outside: ClassPrediction) -> dict[str, Detection]:
     """Detection by each of the `uncertainties` that both predictions have."""
     a, b = uncertainties(inside), uncertainties(outside)
     return {name: detection(a[name], b[name]) for name in a if name in b}
 
 
+@validated(bins=COUNT)
 def confidence_histogram(probs: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
     """Edges (bins + 1,) from 0 to 1, and the share of inputs whose max probability lies in each bin."""
     if bins < 1:

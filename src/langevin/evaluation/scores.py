@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from langevin.core.arguments import COUNT, validated
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.checks import checked
@@ -41,6 +42,7 @@ def accuracy_each(probs: Tensor, labels: Tensor) -> Tensor:
     return (probs.argmax(1) == labels).double()
 
 
+@validated()
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """The share of examples whose most probable class is correct."""
     return float(accuracy_each(probs, labels).mean())
@@ -52,6 +54,7 @@ def negative_log_likelihood_each(probs: Tensor, labels: Tensor) -> Tensor:
     return -probs.gather(1, labels[:, None]).squeeze(1).clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
+@validated()
 def negative_log_likelihood(probs: Tensor, labels: Tensor) -> float:
     """The mean of −log p(label), in nats."""
     return float(negative_log_likelihood_each(probs, labels).mean())
@@ -63,6 +66,7 @@ def brier_each(probs: Tensor, labels: Tensor) -> Tensor:
     return (probs - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1)
 
 
+@validated()
 def brier(probs: Tensor, labels: Tensor) -> float:
     """The mean of Σ_c (p(c) − [label = c])², in 0 … 2 (scikit-learn halves it for two classes)."""
     return float(brier_each(probs, labels).mean())
@@ -74,6 +78,7 @@ def squared_error_each(mean: Tensor, target: Tensor) -> Tensor:
     return (mean - target).square().mean(1)
 
 
+@validated()
 def root_mean_square_error(mean: Tensor, target: Tensor) -> float:
     """√ mean (mean − target)²."""
     return math.sqrt(float(squared_error_each(mean, target).mean()))
@@ -106,11 +111,13 @@ def crps_each(prediction: ValuePrediction, target: Tensor) -> Tensor:
     return (to_target - between / 2).mean(1)
 
 
+@validated()
 def crps(prediction: ValuePrediction, target: Tensor) -> float:
     """The mean of `crps_each`."""
     return float(crps_each(prediction, target).mean())
 
 
+@validated(bins=COUNT)
 def class_scores(probs: Tensor, labels: Tensor, bins: int = 8) -> dict[str, float]:
     """ "accuracy", "nll", "brier", "calibration error" (equal mass) and "calibration error (equal width)"."""
     bins = min(bins, len(labels))
@@ -123,6 +130,7 @@ def class_scores(probs: Tensor, labels: Tensor, bins: int = 8) -> dict[str, floa
     }
 
 
+@validated()
 def value_scores(prediction: ValuePrediction, target: Tensor) -> dict[str, float]:
     """ "rmse", "nll" and "crps"."""
     return {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from langevin.core.arguments import validated
 from langevin.evaluation.checks import checked
 
 
@@ -26,6 +27,7 @@ class RiskCoverage:
         return float(self.risk[int((self.coverage >= coverage - 1e-12).nonzero()[0])])
 
 
+@validated()
 def risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = None) -> RiskCoverage:
     """Examples ordered by uncertainty (1 − max probability by default); ties count with their mean error."""
     probs, labels = checked(probs, labels)

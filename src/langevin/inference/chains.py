@@ -21,7 +21,7 @@ from langevin.core import sharding
 from langevin.core.batches import Batch, Batches, batch_size_of, seeded
 from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
-from langevin.core.parameters import all_finite
+from langevin.core.parameters import all_finite, nonfinite_example
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
@@ -114,7 +114,7 @@ class Chains(ABC):
 
     def _losses_and_gradients(self) -> Tensor:
         """On the batch of this step, at the weights as they are; the closure of samplers that need one."""
-        x, y = self._fetch()
+        x, y = self._batch = self._fetch()
         with seeded(self.seed, self.numbers[0], self.step) if self._stochastic else nullcontext():
             return self._gradients(x, y)
 
@@ -206,6 +206,12 @@ class Chains(ABC):
     def one_batch_each(self) -> bool:
         """Whether batches have a leading axis of chains: a full batch is one for all."""
         return self.stacked and not isinstance(self.batches, FullBatches)
+
+    def nonfinite_example(self, index: int) -> str:
+        """Which example of the last mini-batch of a chain contains NaN or infinity; empty if none does."""
+        x, y = tree_map(lambda t: t[index], self._batch) if self.one_batch_each else self._batch
+        indices = self.batches.indices(self.numbers[index], self.step) if self.replicas is None else None
+        return nonfinite_example(x, y, indices)
 
     def nonfinite(self) -> list[str]:
         """The names of the parameters that are not finite any more."""

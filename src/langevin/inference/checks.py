@@ -27,7 +27,7 @@ from langevin.core.batches import (
 )
 from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
-from langevin.core.parameters import public_name
+from langevin.core.parameters import nonfinite_example, public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.core.sharding import is_sharded
 from langevin.errors import DivergenceError, RunError
@@ -54,26 +54,27 @@ def check_posterior(posterior: Any) -> None:
         )
 
 
-def check_data(posterior: Posterior, batches: Batches, seed: int) -> None:
-    """Raise for data that do not fit the posterior, and for a loss that is not finite or not repeatable."""
+def check_data(posterior: Posterior, batches: Batches, seed: int) -> float:
+    """Raise for data that do not fit the posterior, and for a loss that is not finite or not repeatable; the loss."""
     check_num_data(posterior, batches)
     if not batches.exact_resume:
         warnings.warn(
             "This DataLoader orders its data in a way that can't be repeated (an iterable data set or a sampler of its "
             "own): a resumed run will continue with other batches than an uninterrupted one. Pass the data set "
             "instead.",
-            stacklevel=3,
+            stacklevel=4,
         )
     with preserve_rng_state():
-        _check_loss(posterior, batches, seed)
+        loss = _check_loss(posterior, batches, seed)
         if batches.exact_resume and not is_repeatable(batches):
             batches.exact_resume = False
             warnings.warn(
                 "The data set returns another batch when the same one is read again: it has a random generator or a "
                 "state of its own, so the run is not a function of its seed and a resumed one will continue with other "
                 "batches. Draw from the global generators of torch, numpy or Python, which are seeded for every batch.",
-                stacklevel=3,
+                stacklevel=4,
             )
+    return loss
 
 
 def is_repeatable(batches: Batches) -> bool:
@@ -152,7 +153,12 @@ def check_schedule(
     schedule: SchedulerFactory | None, stepper: Optimizer, settings: RunSettings, batches: Batches
 ) -> None:
     """Raise for a schedule that needs more than the step, or ends before the run, or whose state can't be saved."""
-    scheduler = None if schedule is None else schedule(stepper)
+    try:
+        scheduler = None if schedule is None else schedule(stepper)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"schedule can't be made: {error}. Write schedule=partial(CosineAnnealingLR, T_max=10_000)."
+        ) from error
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ValueError("ReduceLROnPlateau needs a validation loss; use a schedule of the step alone.")
     total = getattr(scheduler, "total_steps", None)
@@ -194,7 +200,7 @@ def _why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
 
 
 @torch.no_grad()
-def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
+def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
     device = next(posterior.parameters()).device
     beginning = batches.position()
     x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
@@ -214,7 +220,8 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
         for buffer, value in before.values():
             buffer.copy_(value)
     if not math.isfinite(loss):
-        raise DivergenceError(f"The loss is {loss} before the first step; look at the data and at the model's weights.")
+        why = nonfinite_example(x, y, batches.indices(0, 0)) or "Look at the model's weights."
+        raise DivergenceError(f"The loss is {loss} before the first step. {why}")
     if unknown := sorted(moved - set(posterior.running_statistics())):
         raise ValueError(
             f"The buffers {unknown} change with every pass through the model, so a sample of the weights is not all of "
@@ -226,6 +233,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> None:
             "The model's output is random (two passes over one batch differ), so there is no fixed posterior to "
             'sample. Take the randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
+    return loss
 
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:
@@ -285,10 +293,10 @@ def warn_of_differences(before: dict[str, Any], now: dict[str, Any], batches: Ba
         warnings.warn(
             f"The environment has changed ({', '.join(different)}): the samples to come will agree with those of an "
             f"uninterrupted run in distribution, but not bit for bit.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if not batches.exact_resume:
-        warnings.warn("The order of the data can't be repeated: the run continues with other batches.", stacklevel=3)
+        warnings.warn("The order of the data can't be repeated: the run continues with other batches.", stacklevel=4)
 
 
 def warn_of_gaps(store: SampleStore) -> None:
@@ -300,7 +308,7 @@ def warn_of_gaps(store: SampleStore) -> None:
             what = f"are drawn again from the checkpoint of step {step}"
         else:
             what = f"can't be drawn again: the checkpoint of chain {gap.chain} is of step {step}. The run continues"
-        warnings.warn(f"The {gap}; they {what}.", stacklevel=3)
+        warnings.warn(f"The {gap}; they {what}.", stacklevel=4)
 
 
 def stored_size(store: SampleStore, settings: RunSettings) -> float:

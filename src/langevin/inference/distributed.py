@@ -187,9 +187,20 @@ def place_posterior(
     posterior: nn.Module, mesh: Mesh | str | None, chains: int, device: torch.device | str | None
 ) -> Place:
     """Where this process stands; the posterior is moved to its device."""
-    wanted = next(posterior.parameters()).device if device is None else torch.device(device)
+    wanted = next(posterior.parameters()).device if device is None else named_device(device)
     found = place(mesh, chains, wanted.type)
     posterior.to(found.device(wanted))
+    return found
+
+
+def named_device(device: torch.device | str) -> torch.device:
+    """The device of this name, if there is one."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(f'device={device!r} can\'t be used: {reason}. Write device="cpu", or leave it out.') from None
     return found
 
 

@@ -335,7 +335,10 @@ def _observe(
         group.thermometer.average(group.params)
     for index, (mean, loss) in enumerate(zip(means, losses, strict=True)):
         if not math.isfinite(loss):
-            raise DivergenceError(_divergence(group, store, index, f"the loss is {loss}"))
+            what = f"the loss is {loss}"
+            if example := group.nonfinite_example(index):
+                raise DivergenceError(f"Chain {group.numbers[index]}: {what} at step {group.step}. {example}")
+            raise DivergenceError(_divergence(group, store, index, what))
         mean.loss += loss
         mean.steps += 1
         for name, values in probed.items():

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from langevin.core.arguments import COUNT, FRACTION, SEED, validated
 from langevin.core.batches import Batches, as_batches
 from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
@@ -83,6 +84,7 @@ class RateSearch:
         return target + (self.temperature - target) * ratio, target + (self.stiffest - target) * ratio
 
 
+@validated(steps=COUNT, batch_size=COUNT, tolerance=FRACTION, seed=SEED)
 def find_lr(
     posterior: Posterior,
     data: Any,

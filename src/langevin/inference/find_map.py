@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._pytree import tree_map
 
+from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.posterior import Posterior
 from langevin.inference.checks import check_num_data
@@ -20,6 +21,7 @@ from langevin.inference.sample import sample
 from langevin.samplers import SGD
 
 
+@validated(steps=COUNT, lr=POSITIVE, batch_size=COUNT, tolerance=POSITIVE, seed=SEED)
 def find_map(
     posterior: Posterior,
     data: Any,
@@ -95,6 +97,6 @@ def _lbfgs(posterior: Posterior, data: Any, steps: int, piece: int, tolerance: f
     if not largest <= tolerance:
         warnings.warn(
             f"LBFGS stopped with a gradient of {largest:.2g} (of U/N; tolerance {tolerance:g}); give it more steps.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return {name: p.detach() for name, p in params.items()}

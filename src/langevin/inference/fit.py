@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from langevin.approximations import Approximation, Laplace
+from langevin.core.arguments import COUNT, DURATION, NATURAL, SEED, validated
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
@@ -26,6 +27,7 @@ from langevin.ensembles.fit import Fit
 from langevin.ensembles.predictor import Predictor
 from langevin.inference import checks
 from langevin.inference.callbacks import Callbacks
+from langevin.inference.distributed import named_device
 from langevin.inference.engine import Engine
 from langevin.inference.find_map import find_map
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
@@ -39,6 +41,16 @@ from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import MemoryStore
 
 
+@validated(
+    steps=COUNT,
+    burn_in=NATURAL,
+    seed=SEED,
+    batch_size=COUNT,
+    draws=COUNT,
+    grad_accumulation_steps=COUNT,
+    checkpoint_steps=COUNT,
+    checkpoint_seconds=DURATION,
+)
 def fit(
     posterior: Posterior,
     data: Any,
@@ -97,7 +109,7 @@ def fit(
         )
     posterior = copy.deepcopy(posterior)
     if device is not None:
-        posterior.to(device)
+        posterior.to(named_device(device))
     load_fixed(init, posterior)
     refuse_incompatible_layers(posterior, ["batchnorm"] if approximation.tolerates_batchnorm else [])
     about = {

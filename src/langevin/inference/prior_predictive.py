@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from langevin.core import random
+from langevin.core.arguments import COUNT, SEED, validated
 from langevin.core.posterior import Posterior
 from langevin.core.random import Stream
 from langevin.ensembles.ensemble import WeightList
@@ -14,6 +15,7 @@ from langevin.ensembles.prediction import Prediction
 from langevin.ensembles.predictor import Predictor
 
 
+@validated(samples=COUNT, seed=SEED, batch_size=COUNT)
 def prior_predictive(
     posterior: Posterior, x: Any, *, samples: int = 100, seed: int = 0, batch_size: int = 1024
 ) -> Prediction:
@@ -22,8 +24,6 @@ def prior_predictive(
     Under a sensible prior, class probabilities are not all near 0 and 1, and predicted values are on the scale of the
     targets. The posterior's own weights are left as they are.
     """
-    if samples < 1:
-        raise ValueError(f"prior_predictive needs samples of 1 or more; given {samples}.")
     draws = []
     for number in range(samples):
         generator = random.generator(seed=seed, chain=0, step=number, stream=Stream.PRIOR)

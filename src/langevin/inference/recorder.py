@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from langevin.core.arguments import COUNT, NATURAL, validated
 from langevin.core.posterior import Posterior
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
@@ -56,6 +58,7 @@ class Recorder:
     block. Such a run can't be resumed by `lv.resume`: its loop is yours.
     """
 
+    @validated(keep_last=COUNT)
     def __init__(
         self,
         posterior: Posterior,
@@ -93,18 +96,24 @@ class Recorder:
         self._store.write_fixed(posterior.fixed_tensors())
         self._store.write_manifest()
 
+    @validated(step=NATURAL, chain=NATURAL)
     def record(self, step: int, *, chain: int = 0, weights: Mapping[str, Tensor] | None = None, **stats: float) -> None:
         """Record the posterior's present weights (or those given, by name) as the sample of a step.
 
         Further keywords are statistics of that step, such as `loss=…`: `run.trace("loss")` gives them back.
         """
-        for name, value in (("step", step), ("chain", chain)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} must be an integer, 0 or more; given {name}={value!r}.")
         if self._sampler is not None:
             stats = {"lr": float(self._sampler.param_groups[0]["lr"]), **stats}
+        plain: dict[str, Any] = dict(stats)
+        if wrong := [name for name, value in plain.items() if not isinstance(value, Real | Tensor)]:
+            raise ValueError(f"{wrong[0]} is a statistic, a number; given {wrong[0]}={plain[wrong[0]]!r}.")
         numbers = {name: float(value) for name, value in stats.items()}
-        self._store.add(chain, step, self._weights() if weights is None else weights, numbers)
+        own = self._weights()
+        if weights is not None and {n: getattr(t, "shape", None) for n, t in weights.items()} != {
+            n: t.shape for n, t in own.items()
+        }:
+            raise ValueError(f"weights must have the names and shapes of the posterior's, {list(own)[:3]}…")
+        self._store.add(chain, step, own if weights is None else weights, numbers)
 
     def run(self) -> Run:
         """The samples so far, as a run; recording may go on."""

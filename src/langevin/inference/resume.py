@@ -12,6 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from langevin.approximations import Approximation, Family, Laplace
+from langevin.core.arguments import COUNT, DURATION, validated
 from langevin.core.full_batches import make_batches
 from langevin.core.objective import Objective
 from langevin.core.parameters import load_tensors
@@ -23,6 +24,7 @@ from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.autopilot.begin import go_on, is_unfinished
 from langevin.inference.callbacks import Callbacks
+from langevin.inference.conclude import concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
@@ -45,6 +47,7 @@ from langevin.storage.directory import DirectoryStore
 from langevin.storage.files import dtype_of
 
 
+@validated(steps=COUNT, chains=COUNT, checkpoint_steps=COUNT, checkpoint_seconds=DURATION)
 def resume(
     run: str | Path | Run | Fit,
     posterior: Posterior,
@@ -152,6 +155,7 @@ def resume(
     starts = starting_points(init, range(before.chains, settings.chains), original, settings.seed)
     with checks.preserve_rng_state():
         batches.exact_resume = batches.exact_resume and checks.is_repeatable(batches)
+        inputs = None if approximation is not None else probe_inputs(original, batches)
     here = environment(device_of(original)) | {"replicas": place.mesh.data, "repeatable_data": batches.exact_resume}
     checks.warn_of_differences(manifest["environment"], here, batches)
     predictor = None if approximation is None else Predictor(original.model, original.likelihood)
@@ -173,7 +177,7 @@ def resume(
         store.refresh()
     if predictor is not None:
         return finished_fit(store, predictor, original, data)
-    return Run(store, Predictor(original.model, original.likelihood))
+    return concluded(store, original, inputs, place, progress)
 
 
 def _by_autopilot(
@@ -210,7 +214,7 @@ def _by_autopilot(
         progress=progress,
         interval=CheckpointInterval(None, checkpoint_seconds),
     )
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return concluded(store, posterior, probe_inputs(posterior, batches), distributed.ALONE, progress)
 
 
 def _store_of(run: str | Path | Run | Fit) -> SampleStore:
@@ -244,9 +248,6 @@ def read_settings(store: SampleStore) -> RunSettings:
 
 
 def _extended(settings: RunSettings, steps: int | None, chains: int | None) -> RunSettings:
-    for name, value in (("steps", steps), ("chains", chains)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ValueError(f"{name} must be an integer, the new total, or be left out; given {name}={value!r}.")
     if chains is not None and chains < settings.chains:
         raise ValueError(f"chains can't shrink: the run has {settings.chains}, given chains={chains}.")
     if steps is not None and steps < settings.steps:

@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from langevin.core.arguments import COUNT, DURATION, NATURAL, SEED, validated
 from langevin.core.batches import Batches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import cyclical
-from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.autopilot.begin import begin, make_plan
 from langevin.inference.callbacks import Callbacks
+from langevin.inference.conclude import concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh, Place
 from langevin.inference.engine import Engine
@@ -40,6 +41,18 @@ from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 
 
+@validated(
+    steps=COUNT,
+    burn_in=NATURAL,
+    thin=COUNT,
+    chains=COUNT,
+    seed=SEED,
+    batch_size=COUNT,
+    grad_accumulation_steps=COUNT,
+    checkpoint_steps=COUNT,
+    checkpoint_seconds=DURATION,
+    keep_last=COUNT,
+)
 def sample(
     posterior: Posterior,
     data: Any,
@@ -115,7 +128,8 @@ def sample(
         probe: the share of the gradient evaluations after burn-in that may be spent on the gradient thermometer
             (`run.gradient_temperature()`), on top of the run's own; 0 for none. A DataLoader has none.
         callbacks: functions that get a `StepInfo` after every step.
-        progress: show a progress bar.
+        progress: show a progress bar and, at the end, the verdict on the run (`run.verdict()`). A bad one is warned of
+            in any case.
         checkpoint_steps: write a checkpoint every so many steps.
         checkpoint_seconds: and at least that often.
         sample_dtype: store samples in this precision (`torch.float16`), to save space.
@@ -130,8 +144,6 @@ def sample(
     """
     if not (isinstance(probe, int | float) and 0 <= probe < 1):
         raise ValueError(f"probe={probe!r}: give a share of the gradient evaluations, such as 0.02, or 0 for none.")
-    if resume not in (None, "auto"):
-        raise ValueError(f'resume={resume!r}: write resume="auto", or leave it out.')
     checks.check_posterior(posterior)
     if sampler is None or steps is None or _lacks_rate(sampler, options):
         refused: dict[str, Any] = {
@@ -221,7 +233,7 @@ def sample(
             f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, "
             f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
-    checks.check_data(posterior, batches, seed)
+    start_loss = checks.check_data(posterior, batches, seed)
     starts = starting_points(init, range(chains), posterior, seed)
     with checks.preserve_rng_state():
         why = engine.choose_mode(mode, list(starts.values()), compile)
@@ -230,6 +242,8 @@ def sample(
         manifest = make_manifest(
             engine, posterior, inputs=inputs_of(batches), sample_dtype=sample_dtype, keep_last=keep_last, tags=tags
         )
+        manifest["start_loss"] = start_loss
+        inputs = probe_inputs(posterior, batches)
         remark = remark_on_starts(init, posterior, chains)
         announced = (why, remark) if progress else None
         with started(engine, out, manifest, posterior.fixed_tensors(), starts, announced) as store:
@@ -237,7 +251,7 @@ def sample(
     if not place.alone:
         place.wait_for_all()
         store.refresh()
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return concluded(store, posterior, inputs, place, progress)
 
 
 def _temperatures(options: Mapping[str, Any]) -> list[float] | None:
@@ -315,7 +329,7 @@ def _by_autopilot(
         steps=steps,
     )
     store = begin(posterior, data, plan, out=out, init=init, **others)
-    return Run(store, Predictor(posterior.model, posterior.likelihood))
+    return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
 
 
 def _control(

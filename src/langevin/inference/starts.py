@@ -41,15 +41,17 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
         given = init.chain(init.chains[chain % len(init.chains)])[-1]
     elif isinstance(init, Ensemble):
         given = init[chain % len(init)]
+    elif callable(init) and not isinstance(init, nn.Module | type):
+        given = init(chain)
     else:
-        given = init(chain) if callable(init) else init
+        given = init
     if not isinstance(given, Mapping):
         raise ValueError(
             f'init must be a state dict, a run, a function of the chain or "model"; given '
             f"{init if isinstance(init, str) else type(given).__name__!r}."
         )
     for name, tensor in current.items():
-        if name in given and given[name].shape == tensor.shape:
+        if name in given and getattr(given[name], "shape", None) == tensor.shape:
             current[name] = given[name].detach().to(tensor, copy=True)
         elif not name.startswith("likelihood."):
             raise ValueError(

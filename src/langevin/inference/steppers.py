@@ -41,7 +41,7 @@ def sampler_factory(sampler: SamplerLike, options: Mapping[str, Any] | None = No
     if isinstance(sampler, str):
         sampler = SAMPLERS.named(sampler)
     kind = _class_of(sampler)
-    if isinstance(sampler, Optimizer) or not callable(sampler):
+    if isinstance(sampler, Optimizer) or isinstance(kind, torch.nn.Module) or not callable(sampler):
         raise ValueError(
             f"Give the sampler's class with its options beside it, lv.sample(posterior, data, lv.SGLD, lr=1e-2); given "
             f"{'an object of ' if isinstance(sampler, Optimizer) else ''}{type(sampler).__name__}."
@@ -105,7 +105,12 @@ class OptimizerFactory:
         self, params: Sequence[torch.Tensor], *, num_data: int, seed: int, chain: int | Sequence[int]
     ) -> Optimizer:
         """The optimizer of these parameters; it has no use for the rest."""
-        optimizer = self.make(list(params))
+        try:
+            optimizer = self.make(list(params))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"optimizer can't be made: {error}. Write optimizer=partial(torch.optim.Adam, lr=1e-3)."
+            ) from error
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Sampler | torch.optim.LBFGS):
             raise ValueError(
                 f"{type(optimizer).__name__} can't fit by mini-batches; write "

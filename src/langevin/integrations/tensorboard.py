@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from langevin.core.arguments import COUNT, validated
 from langevin.core.batches import batch_size_of
 from langevin.core.posterior import Posterior
 from langevin.core.statistics import effective_sample_size
@@ -41,6 +42,7 @@ class TensorBoard:
         begun: the run to resume; its samples count as well.
     """
 
+    @validated(every=COUNT)
     def __init__(
         self,
         posterior: Posterior,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from langevin.core.arguments import validated
 from langevin.models.cnn import CNN, StridedCNN
 from langevin.models.lenet import LeNet5
 from langevin.models.logistic import LogisticRegression
@@ -50,6 +51,7 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
+@validated()
 def make(name: str, **options: Any) -> nn.Module:
     """Return a new network, by name; the options are the arguments of its class.
 

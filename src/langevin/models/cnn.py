@@ -3,9 +3,11 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from langevin.core.arguments import validated_init
 from langevin.models.checks import check_images, check_positive
 
 
+@validated_init()
 class CNN(nn.Module):
     """Two convolutions with ReLU and max-pooling, 32 and 64 channels, then a dense layer of 1,024 units.
 
@@ -55,6 +57,7 @@ class CNN(nn.Module):
         return logits
 
 
+@validated_init()
 class StridedCNN(nn.Module):
     """Three 3×3 convolutions of 10 channels, stride 2, with ReLU, then a dense layer; no biases.
 

@@ -2,10 +2,12 @@
 
 from torch import Tensor, nn
 
+from langevin.core.arguments import validated_init
 from langevin.models.activations import Activation, activation_named
 from langevin.models.checks import check_images, check_positive
 
 
+@validated_init()
 class LeNet5(nn.Module):
     """LeNet-5: two 5×5 convolutions (6 and 16 channels) with pooling, then dense layers of 120, 84 and num_classes.
 

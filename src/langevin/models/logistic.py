@@ -2,7 +2,10 @@
 
 from torch import Tensor, nn
 
+from langevin.core.arguments import validated_init
 
+
+@validated_init()
 class LogisticRegression(nn.Module):
     """Logistic regression: one dense layer, whose output is the logits.
 

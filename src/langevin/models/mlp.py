@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from langevin.core.arguments import validated_init
 from langevin.models.activations import Activation, activation_named
 
 
+@validated_init()
 class MLP(nn.Module):
     """A multilayer perceptron: dense layers with an activation between them, none after the last.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from langevin.core.arguments import validated_init
 from langevin.models.activations import Activation
 from langevin.models.checks import check_images, check_positive
 
@@ -228,6 +229,7 @@ def _blocks_per_stage(depth: int, width: int) -> int:
     return (depth - 2) // 6
 
 
+@validated_init()
 class CifarResNet(_ResidualNetwork):
     """ResNet for CIFAR: depth 6n + 2, three stages of n basic blocks, width, 2·width and 4·width channels.
 
@@ -270,6 +272,7 @@ class CifarResNet(_ResidualNetwork):
         )
 
 
+@validated_init()
 class ResNet50(_ResidualNetwork):
     """ResNet-50 for ImageNet: four stages of 3, 4, 6 and 3 bottleneck blocks; 25,557,032 parameters.
 
@@ -332,6 +335,7 @@ class _ResNetPP(_ResidualNetwork):
                 nn.init.constant_(last.scale, branch_scale)
 
 
+@validated_init()
 class CifarResNetPP(_ResNetPP):
     """ResNet++ for CIFAR: depth 6n + 2, no BatchNorm, SELU, weight normalization, simplified Fixup.
 
@@ -367,6 +371,7 @@ class CifarResNetPP(_ResNetPP):
         )
 
 
+@validated_init()
 class ResNetPP50(_ResNetPP):
     """ResNet++ for ImageNet: the 50 layers of `ResNet50` with the units of `CifarResNetPP`.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from langevin.core.arguments import validated_init
 from langevin.models.checks import check_images, check_positive
 
 # The number of 3×3 convolutions in each of the five stages, by depth; each stage ends with 2×2 max-pooling.
@@ -12,6 +13,7 @@ STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2,
 CHANNELS = (1, 2, 4, 8, 8)  # of each stage, relative to the first
 
 
+@validated_init()
 class VGG(nn.Module):
     """VGG-11, 13, 16 or 19 with ReLU and without BatchNorm or dropout.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from langevin.report.verdicts import Verdict
+from langevin.diagnostics.verdict import Finding
 from langevin.storage import folders
 
 
@@ -40,7 +40,7 @@ class Report:
 
     title: str
     summary: str
-    verdicts: list[Verdict]
+    verdicts: list[Finding]
     tables: list[Table]
     pictures: list[Picture]
     configuration: dict[str, str]

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
+from langevin.core.arguments import COUNT, validated
 from langevin.core.posterior import Posterior
+from langevin.diagnostics.verdict import Finding
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.ensembles.run import Run
@@ -22,9 +23,9 @@ from langevin.report.contents import Report
 from langevin.report.findings import Findings, measure
 from langevin.report.pictures import pictures
 from langevin.report.tables import tables
-from langevin.report.verdicts import Verdict
 
 
+@validated(probe=COUNT, attack_examples=COUNT, batch_size=COUNT)
 def evaluate(
     run: Any,
     test: Any,
@@ -76,7 +77,7 @@ def evaluate(
     return Report(
         title=f"{name}: evaluation",
         summary=_summary(findings),
-        verdicts=judge(findings, attack, corrupted),
+        verdicts=judge(findings, attack),
         tables=tables(findings, attack),
         pictures=pictures(findings),
         configuration=_configuration(run, manifest),
@@ -86,27 +87,15 @@ def evaluate(
     )
 
 
-def judge(findings: Findings, attack: Attack | None, corrupted: list[str]) -> list[Verdict]:
-    """All verdicts, excluded samples first."""
-    found = [verdicts.corrupted(corrupted, findings.samples or 0)]
-    chains = findings.chains
-    if chains is not None:
-        found.append(verdicts.temperature(chains.temperatures, chains.method, chains.samples_posterior))
-        if chains.samples_posterior:
-            m = chains.function
-            found.append(
-                verdicts.convergence(
-                    m.chains, m.draws, m.worst_rhat, m.share_above(verdicts.RHAT_LIMIT), m.unknown.get("rhat", "")
-                )
-            )
-            found.append(verdicts.effective(findings.samples or 0, float(np.median(m.ess_bulk))))
-            found.append(verdicts.stationary(chains.drift))
+def judge(findings: Findings, attack: Attack | None) -> list[Finding]:
+    """All verdicts, those about the chains first."""
+    found = list(findings.chains.findings) if findings.chains is not None else []
     found.append(_calibration(findings))
     found += verdicts.ood({name: by_run[findings.name] for name, by_run in findings.detections.items()})
     if attack is not None:
         found.append(verdicts.attacked(verdicts.attack_name(attack), findings.attacked[findings.name]))
     found += [verdicts.baseline(other, row["nll"]) for other, row in findings.comparison.differences.items()]
-    return [verdict for verdict in found if verdict is not None]
+    return found
 
 
 def name_of(run: Any) -> str:
@@ -118,7 +107,7 @@ def name_of(run: Any) -> str:
     return recipe.capitalize() if isinstance(recipe, str) else "This run"
 
 
-def _calibration(findings: Findings) -> Verdict:
+def _calibration(findings: Findings) -> Finding:
     prediction, y = findings.prediction, findings.y
     if not isinstance(prediction, ClassPrediction):
         return verdicts.coverage(interval_coverage(prediction, y), len(y))
@@ -192,5 +181,5 @@ def _numbers(findings: Findings, corrupted: list[str]) -> dict[str, Any]:
             name: {k: v for k, v in vars(result).items() if not isinstance(v, torch.Tensor)}
             for name, result in findings.attacked.items()
         },
-        "chains": None if chains is None else vars(chains),
+        "chains": None if chains is None else {k: v for k, v in vars(chains).items() if k != "findings"},
     }

@@ -15,10 +15,12 @@ from langevin.core.posterior import Posterior
 from langevin.diagnostics.convergence import Chosen, Convergence, convergence, equal_lengths
 from langevin.diagnostics.stationarity import Stationarity
 from langevin.diagnostics.target_temperature import Temperatures
+from langevin.diagnostics.verdict import DRIFT_LEVEL, Finding
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.ensembles.run import Run
+from langevin.ensembles.summary import chain_findings
 from langevin.evaluation.attacks import Attack, Attacked, under_attack
 from langevin.evaluation.compare import Comparison, compare
 from langevin.evaluation.inputs import examples, full_prediction_of
@@ -35,6 +37,7 @@ class Chains:
     function: Convergence
     weights: Convergence
     drift: list[Stationarity]
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _predictions(
     if not isinstance(run, Ensemble):
         return {name: full_prediction_of(run, x, batch_size=batch_size) for name, x in sets.items() if name != "probe"}
     wanted = {name: x for name, x in sets.items() if name != "probe" or weights is not None}
-    samples = ["probe"] if run.classifies else ["probe", "test"]
+    samples = [name for name in wanted if name == "probe" or (name == "test" and not run.classifies)]
     observe = None if weights is None else weights.observe
     return run.predict_many(wanted, batch_size=batch_size, samples=samples, observe=observe)
 
@@ -145,13 +148,15 @@ class _WeightTrace:
 
 def _chains(run: Run, probe: Prediction, weights: _WeightTrace, train: tuple[Posterior, Any] | None) -> Chains:
     recipe = run.manifest["sampler"]
+    temperatures, function = run.all_temperatures(*(train or ())), run.convergence_of(probe)
     return Chains(
         method=recipe["name"] if recipe else "This sampler",
         samples_posterior=run.sampler is None or run.sampler.target == "posterior",
-        temperatures=run.all_temperatures(*(train or ())),
-        function=run.convergence_of(probe),
+        temperatures=temperatures,
+        function=function,
         weights=weights.convergence(run),
-        drift=run.stationarity(),
+        drift=run.stationarity(DRIFT_LEVEL),
+        findings=chain_findings(run, temperatures, function),
     )
 
 

@@ -8,7 +8,7 @@ from langevin._version import __version__
 from langevin.report.contents import Report
 from langevin.report.theme import DARK, LIGHT
 
-SIGNS = {"good": "✓", "check": "!", "bad": "✗", "unknown": "?"}
+SIGNS = {"good": "✓", "warning": "!", "bad": "✗", "unknown": "?"}
 
 
 def render(report: Report) -> str:

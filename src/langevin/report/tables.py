@@ -9,12 +9,13 @@ import numpy as np
 
 from langevin.core.statistics import Estimate
 from langevin.diagnostics.convergence import Convergence
+from langevin.diagnostics.verdict import RHAT_LIMIT
 from langevin.ensembles.prediction import ClassPrediction, Prediction
 from langevin.evaluation.attacks import Attack
 from langevin.evaluation.compare import Interval
 from langevin.report.contents import Table
 from langevin.report.findings import Chains, Findings
-from langevin.report.verdicts import RHAT_LIMIT, attack_name
+from langevin.report.verdicts import attack_name
 
 UNKNOWN = "unknown"
 _METRICS = {

@@ -79,8 +79,13 @@ class Sampler(Optimizer, ABC):
         chain: int | Sequence[int],
         **settings: Any,
     ) -> None:
+        params = list(params)
+        if wrong := [p for p in params if not isinstance(p, Tensor | dict | tuple)]:
+            raise ValueError(
+                f"params must be parameters or groups of them, posterior.parameters(); given {type(wrong[0]).__name__}."
+            )
         defaults = {
-            "lr": lr,
+            "lr": float(lr) if type(lr) is int else lr,
             "num_data": checked_num_data(num_data),
             "seed": seed,
             "chain": chain if isinstance(chain, int) else tuple(chain),

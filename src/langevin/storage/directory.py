@@ -290,11 +290,11 @@ class DirectoryStore(SampleStore):
             if path not in self.corrupted:
                 warnings.warn(
                     f"{path} is corrupted, or from another run, and is left out ({why}); the other samples are usable.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
         for gap in index.missing:
             if gap not in self.missing:
-                warnings.warn(f"{str(gap).capitalize()} from {self.path}.", stacklevel=4)
+                warnings.warn(f"{str(gap).capitalize()} from {self.path}.", stacklevel=5)
         self.corrupted, self.missing, self._saved = index.corrupted, index.missing, index.saved
         keep_last = self.manifest.get("keep_last")
         return {chain: last_samples(records, keep_last) for chain, records in index.records.items()}

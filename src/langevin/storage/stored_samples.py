@@ -70,9 +70,13 @@ class StoredSamples(Sequence[Weights]):
 
     def trace(self, name: str) -> dict[int, list[float]]:
         """What was recorded with the samples of each chain; nan where nothing was."""
-        if self.records and name not in self.traces:
+        records = self.records
+        if records and not any(name in record.stats for record in records):
             raise ValueError(f"{name!r} was not recorded in this run; there are {self.traces}.")
-        return {c: [r.stats.get(name, math.nan) for r in self.records if r.chain == c] for c in self.chains}
+        found: dict[int, list[float]] = {chain: [] for chain in self.chains}
+        for record in records:
+            found[record.chain].append(record.stats.get(name, math.nan))
+        return found
 
     def of_chain(self, number: int) -> StoredSamples:
         """Those of one chain."""

@@ -10,12 +10,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 from langevin.approximations.distributions import WeightDistribution
+from langevin.core.arguments import COUNT, SEED, validated
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.core.statistics import Estimate
 
 
+@validated(draws=COUNT, seed=SEED, batch_size=COUNT)
 @torch.no_grad()
 def elbo(
     q: WeightDistribution, posterior: Posterior, data: Any, *, draws: int = 100, seed: int = 0, batch_size: int = 4096

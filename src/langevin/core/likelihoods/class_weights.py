@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,8 @@ def checked_weights(name: str, weights: Sequence[float] | Tensor | None) -> list
     """The weights as a list; raises unless they are finite, 0 or more and not all 0."""
     if weights is None:
         return None
+    if isinstance(weights, str | Mapping):
+        raise ValueError(f"{name}(class_weights={weights!r}): write class_weights=[1.0, 2.0], one per class.")
     numbers = [float(weight) for weight in weights]
     if not (all(math.isfinite(w) and w >= 0 for w in numbers) and any(numbers)):
         raise ValueError(

@@ -25,7 +25,9 @@ class Weighted(nn.Module):
         super().__init__()
         if isinstance(likelihood, str):
             likelihood = LIKELIHOODS.named(likelihood)(**options)
-        elif options:
+        if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
+            raise ValueError(f"likelihood must be an object with log_prob(output, target); given {likelihood!r}.")
+        if options:
             raise ValueError(f"Give a likelihood or its name and options, not both: {likelihood!r}, {options}.")
         self.likelihood: Any = likelihood
 
