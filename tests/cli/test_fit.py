@@ -55,7 +55,10 @@ def test_swa_averages_the_iterates_of_sgd(tmp_path):
         (["--method", "vogn"], f"--method vogn: choose one of {', '.join(lv.approximations.APPROXIMATIONS)}."),
         ([], "needs a learning rate"),
         (["--lr", "1", "--method-option", "rank=3"], "has no option 'rank'; it has init_std"),
-        (["--lr", "1", "--method-option", "init_std=abc"], "init_std must be a number, 0 or more; given init_std='abc'"),
+        (
+            ["--lr", "1", "--method-option", "init_std=abc"],
+            "init_std must be a number, 0 or more; given init_std='abc'",
+        ),
         (["--lr", "1", "--method", "hwa", "--method-option", "family=5"], "give lv.MeanField"),
         (["--lr", "1", "--method", "hwa", "--method-option", "family=vogn"], "choose one of"),
         (["--lr", "1", "--optimizer", "Adamant"], "no such class"),

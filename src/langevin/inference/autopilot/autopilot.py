@@ -336,7 +336,7 @@ class Autopilot:
         if self._stage("metric"):
             flat = torch.cat([t.flatten() for t in scales[0]])
             spread = f"scales from {float(flat.min()):.1g} to {float(flat.max()):.1g}"
-            self._decide("burn-in", 0, "metric: Fisher information and prior at each optimum", spread)
+            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at each optimum", spread)
         return WithMetric(make, scales)
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
