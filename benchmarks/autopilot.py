@@ -102,9 +102,9 @@ def page(out: Path) -> str:
         "",
         "Written by `python -m benchmarks autopilot`. One call, `lv.sample(posterior, train)`, on every row: a network "
         "with one hidden layer of 50 ReLUs (protein 100) and a heteroscedastic Gaussian likelihood, prior N(0, 1). "
-        "Negative log-likelihood of the predictive mixture in the units of the data, mean and standard error over the standard "
-        "splits. The deep ensemble is the warm start of the same run: the difference is paired over splits. Published: "
-        "the best of deep ensemble and MC dropout. Prototype: on the first split.",
+        "Negative log-likelihood of the predictive mixture in the units of the data, mean and standard error over the "
+        "standard splits. The deep ensemble is the warm start of the same run: the difference is paired over splits. "
+        "Published: the best of deep ensemble and MC dropout. Prototype: on the first split.",
         "",
         "| set | splits | published | one network | deep ensemble | autopilot | autopilot − ensemble | first split "
         "(prototype) | RMSE | seconds |",

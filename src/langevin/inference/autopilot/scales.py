@@ -1,10 +1,10 @@
 """The scales of the posterior at an optimum, weight by weight, for the metric of full-batch samplers.
 
 A scale is s = (F + λ)^{−1/2}: F the diagonal of the empirical Fisher information of all data, λ the precision of the
-prior. The prior's part matters: of a weight behind a dead unit F is 0, and its scale is that of the prior. The metric is
-A^{1/2} = √s, half way between no metric and one that makes the posterior round at the optimum: elsewhere other units are
-dead, and a metric that trusts the optimum moves too little there. (Of 1, √s and s, √s had the best predictions after as
-many steps on yacht and on concrete.)
+prior. The prior's part matters: of a weight behind a dead unit F is 0, and its scale is that of the prior. The metric
+is A^{1/2} = √s, half way between no metric and one that makes the posterior round at the optimum: elsewhere other units
+are dead, and a metric that trusts the optimum moves too little there. (Of 1, √s and s, √s had the best predictions
+after as many steps on yacht and on concrete.)
 """
 
 from __future__ import annotations
