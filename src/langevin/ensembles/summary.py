@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,11 @@ def chain_findings(run: Run, temperatures: Temperatures, convergence: Convergenc
     ]
     if samples_posterior:
         if convergence is not None:
-            found += [judged.convergence(convergence), judged.effective(len(run), convergence)]
+            between = judged.convergence(convergence)
+            if "autopilot" in run.manifest and between.level in ("warning", "bad"):  # see docs/autopilot.md
+                own = "Chains started at optima of their own, and a network has many modes."
+                between = replace(between, level="unknown", message=f"{between.message} {own}", advice="")
+            found += [between, judged.effective(len(run), convergence)]
         found.append(judged.stationary(run.stationarity(judged.DRIFT_LEVEL)))
     return [finding for finding in found if finding is not None]
 
