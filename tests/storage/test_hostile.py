@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -13,6 +13,7 @@ import langevin as lv
 from langevin.cli.logging import logging
 from langevin.report.contents import Report
 from langevin.storage import files, folders, locks, status
+from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.verify import quarantine, verify
 from tests.helpers import toy_data, toy_model, toy_posterior
@@ -251,3 +252,20 @@ def test_tensors_of_every_dtype_are_read_back(tmp_path):
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
     assert files.read(tmp_path / "x.safetensors")[1]["a"] == "ä" + "0" * 64
+
+
+FORGED = (None, 3, "x", [], {}, {"name": "Nothing"}, {"name": "SWAG", "options": {"rank": -1}}, {"tensor": [3]})
+
+
+def test_a_forged_manifest_of_a_fit_raises_only_our_own_errors(tmp_path):
+    path = tmp_path / "fit"
+    optimizer = partial(torch.optim.SGD, lr=1e-2)
+    options = {"optimizer": optimizer, "steps": 8, "progress": False, "out": path}
+    lv.fit(toy_posterior(), toy_data(), lv.SWAG(cycle=2, rank=2), **options)
+    manifest = manifests.read(path)
+    for name in manifest:
+        lacking = {key: value for key, value in manifest.items() if key != name}
+        for forged in (lacking, *({**manifest, name: value} for value in FORGED)):
+            (path / "manifest.json").write_bytes(manifests.text(forged))
+            with suppress(ValueError):  # a RunError is one
+                lv.load(path, toy_model()).predict(toy_data()[0][:2])

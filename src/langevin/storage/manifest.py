@@ -116,6 +116,8 @@ def _check(place: Path, manifest: dict[str, Any]) -> None:
     wrong = [name for name, kinds in _KINDS.items() if name in manifest and type(manifest[name]) not in kinds]
     if "run" not in manifest or (type(manifest.get("keep_last")) is int and manifest["keep_last"] < 1):
         wrong.append("run" if "run" not in manifest else "keep_last")
+    if not _are_inputs(manifest.get("inputs") or []):
+        wrong.append("inputs")
     if not _are_counts(manifest.get("saved", {})):
         wrong.append("saved")
     wrong += [name for name in _RECIPES if not _is_recipe(manifest.get(name))]
@@ -136,6 +138,20 @@ def _are_counts(saved: Any) -> bool:
         return all(read_saved(pair) is not None for pair in saved.values())
     except CorruptedFileError:
         return False
+
+
+def _are_inputs(described: Any) -> bool:
+    """Whether this describes inputs: {"tensor": ["float32", 28, 28]}, several in a list, or by name."""
+    if isinstance(described, list):
+        return all(map(_are_inputs, described))
+    if not isinstance(described, dict) or len(described) != 1:
+        return False
+    if "named" in described:
+        return isinstance(described["named"], dict) and all(map(_are_inputs, described["named"].values()))
+    tensor = described.get("tensor")
+    if not isinstance(tensor, list) or not tensor:
+        return False
+    return isinstance(tensor[0], str) and all(type(n) is int and n >= 0 for n in tensor[1:])
 
 
 def _are_names(names: Any) -> bool:
