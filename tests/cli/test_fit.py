@@ -57,7 +57,7 @@ def test_swa_averages_the_iterates_of_sgd(tmp_path):
         (["--lr", "1", "--method-option", "rank=3"], "has no option 'rank'; it has init_std"),
         (
             ["--lr", "1", "--method-option", "init_std=abc"],
-            "init_std must be a number, 0 or more; given init_std='abc'",
+            "init_std must be a number, 0 or more",
         ),
         (["--lr", "1", "--method", "hwa", "--method-option", "family=5"], "give lv.MeanField"),
         (["--lr", "1", "--method", "hwa", "--method-option", "family=vogn"], "choose one of"),

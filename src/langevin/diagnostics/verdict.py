@@ -23,7 +23,7 @@ Level = Literal["good", "warning", "bad", "unknown"]
 
 RHAT_LIMIT = 1.05  # independent draws (4 chains of 100) stay below it, but often exceed 1.01
 RHAT_BAD = 1.2
-DISAGREEMENT = 0.05  # share of the probe set that may exceed the limit by chance
+DISAGREEMENT = 0.1  # share of the probe set that may exceed the limit by chance
 ENOUGH_SAMPLES = 100  # effective ones: the standard error of a predicted probability is then at most 0.05
 DRIFT_LEVEL = 0.01  # false alarms about drifting traces
 REJECTED = 0.001  # share of steps
@@ -140,7 +140,7 @@ def convergence(found: Convergence) -> Finding:
     """
     about, worst = "Convergence", found.worst_rhat
     by_chance = _by_chance(found)
-    limit = max(RHAT_LIMIT, math.sqrt(1 + by_chance))
+    limit, bad = max(RHAT_LIMIT, math.sqrt(1 + by_chance)), max(RHAT_BAD, math.sqrt(1 + 2 * by_chance))
     expected = f"R̂ ≤ {limit:.2f}"
     if math.isnan(worst):
         why = f"{found.draws} samples per chain are too few"
@@ -149,7 +149,7 @@ def convergence(found: Convergence) -> Finding:
     share = found.share_above(limit)
     function = found.space == "function"
     where = "of the probe set" if function else "of the weights"
-    if share <= DISAGREEMENT and math.isfinite(worst):
+    if share <= DISAGREEMENT and worst <= bad:
         message = f"The {found.chains} chains agree: R̂ ≤ {limit:.2f} on {1 - share:.0%} {where}, at most {worst:.2f}."
         return Finding(about, "good", message, "", expected)
     reaches = "∞" if math.isinf(worst) else f"{worst:.2g}"
@@ -159,7 +159,7 @@ def convergence(found: Convergence) -> Finding:
     if math.isinf(worst):
         message = f"Chains are stuck at different values: R̂ is above {limit:.2f} on {share:.0%} {where}."
         return Finding(about, "bad", message, "Raise the learning rate or the temperature.", expected)
-    level: Level = "bad" if worst > max(RHAT_BAD, math.sqrt(1 + 2 * by_chance)) else "warning"
+    level: Level = "bad" if worst > bad else "warning"
     message = f"Chains disagree: R̂ reaches {reaches} and is above {limit:.2f} on {share:.0%} {where}."
     return Finding(about, level, message, "Run longer, or use a cyclical schedule to visit more modes.", expected)
 
