@@ -83,11 +83,11 @@ RATES = {"SGLD": 1e-6, "pSGLD": 1e-8, "SGHMC": 1e-6, "SGNHT": 1e-6, "ATMC": 1e-6
 
 
 def _timed() -> dict[str, MakeSampler]:
-    """Every registered sampler that injects noise, but for NLD: its full Fisher is for small networks."""
+    """Every registered sampler of mini-batches that injects noise, but for NLD: its full Fisher is for small ones."""
     names = {
         name: sampler
         for name, sampler in lv.samplers.SAMPLERS.exports().items()
-        if "temperature" in inspect.signature(sampler).parameters and name != "NLD"
+        if "temperature" in inspect.signature(sampler).parameters and name != "NLD" and not sampler.full_batch
     }
     order = [*(name for name in RATES if name in names), *(name for name in names if name not in RATES)]
     return {name: partial(names[name], lr=RATES.get(name, 1e-8)) for name in order}

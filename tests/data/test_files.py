@@ -302,7 +302,7 @@ def test_progress_is_shown_and_includes_the_partial_file(cache, server, monkeypa
 
 def test_every_registered_file_has_digests_and_a_source():
     registry = files._registry()
-    assert len(registry) == 4 + 4 + 2 + 1 + 7 + 5 * 43
+    assert len(registry) == 4 + 4 + 2 + 1 + 7 + 5 * 43 + 13
     for path, digests in registry.items():
         for digest in digests:
             algorithm, _, value = digest.partition(":")

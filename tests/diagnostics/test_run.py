@@ -142,7 +142,7 @@ def test_convergence_in_weight_space_and_in_function_space(run):
 def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run):
     """The hidden units of one chain permuted: the same functions."""
     from langevin.diagnostics.convergence import weight_convergence
-    from langevin.ensembles.run import _outputs
+    from langevin.ensembles.prediction import outputs_of
 
     permutation = torch.tensor([4, 2, 0, 1, 3])
     chain = list(run.chain(0))
@@ -157,7 +157,7 @@ def test_permuted_chains_disagree_about_weights_and_agree_about_predictions(run)
     ]
     assert weight_convergence([chain, permuted], subset=20).worst_rhat > 1.3
     ensembles = [lv.Ensemble.from_weights(toy_model(), lv.likelihoods.Categorical(), c) for c in (chain, permuted)]
-    outputs = [_outputs(e.predict(toy_data()[0][:2], samples=True)) for e in ensembles]
+    outputs = [outputs_of(e.predict(toy_data()[0][:2], samples=True)) for e in ensembles]
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
 
 

@@ -56,7 +56,7 @@ def test_the_models_weights_on_demand():
     model = toy_model()
     for weights in starts(toy_posterior(model), init="model"):
         torch.testing.assert_close(weights, dict(model.state_dict()))
-    with pytest.raises(ValueError, match="or \"model\"; given 'modell'"):
+    with pytest.raises(ValueError, match="or 'model'; given init='modell'"):
         starts(init="modell")
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import limits, scaling, speed_page
 from benchmarks.gold import tables
+from langevin.diagnostics import verdict as verdicts
 from langevin.diagnostics.target_temperature import TOLERANCE
-from langevin.report import verdicts
 from reproductions import PAPERS
 from reproductions import page as papers_page
 

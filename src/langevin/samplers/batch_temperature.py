@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from langevin.core.arguments import COUNT, POSITIVE, validated
+from langevin.core.arguments import COUNT, NATURAL, POSITIVE, validated
 
 
 @validated(lr=POSITIVE, num_data=COUNT, batch_size=COUNT)
@@ -19,7 +19,7 @@ def temperature_of(lr: float, num_data: int, batch_size: int) -> float:
     return lr / 2 * (num_data / batch_size - 1)
 
 
-@validated(temperature=POSITIVE, lr=POSITIVE, num_data=COUNT)
+@validated(temperature=NATURAL, lr=POSITIVE, num_data=COUNT)
 def batch_size_for(temperature: float, lr: float, num_data: int) -> int:
     """The batch size for which the nominal temperature is about T: ⌈N/(2T/ε + 1)⌉.
 

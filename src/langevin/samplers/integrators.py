@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-Integrator = Literal["symmetric", "fused"]
+Integrator = str  # "symmetric" or "fused"; more can be registered
 T = TypeVar("T")
 
 

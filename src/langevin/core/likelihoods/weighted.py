@@ -24,7 +24,7 @@ class Weighted(nn.Module):
     def __init__(self, likelihood: Likelihood | str, **options: Any) -> None:
         super().__init__()
         if isinstance(likelihood, str):
-            likelihood = LIKELIHOODS.named(likelihood)(**options)
+            likelihood, options = LIKELIHOODS.named(likelihood)(**options), {}
         if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be an object with log_prob(output, target); given {likelihood!r}.")
         if options:

@@ -44,6 +44,7 @@ _FIRST_LEG = 1000  # steps of burn-in, at most
 _SHORTEST_LEG = 100
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
+_RATE_STEPS = 1000  # at each rate that is tried
 _LOWERED = 3  # times that a rate is lowered
 _TRIED = 32  # samples of each chain at each temperature of the ladder
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
@@ -224,6 +225,7 @@ class Autopilot:
             batch_size=self.plan.batch_size,
             init=warm.weights[0],
             seed=self._seed(4),
+            steps=_RATE_STEPS,
             progress=self.progress,
             **{name: value for name, value in options.items() if value != "auto"},
         )
