@@ -26,7 +26,7 @@ def chain_findings(run: Run, temperatures: Temperatures, convergence: Convergenc
         judged.corrupted(list(run.corrupted.values()), len(run)),
         judged.temperature(temperatures, method, samples_posterior),
         judged.loss(_start_loss(run), _trace(run, "loss"), _spread(run)),
-        judged.rejected(_mean(run, "acceptance"), _mean(run, "rejected")),
+        judged.rejected(_mean(run, "acceptance"), _share_undone(run)),
     ]
     if samples_posterior:
         if convergence is not None:
@@ -93,6 +93,17 @@ def _start_loss(run: Run) -> float:
 
 def _trace(run: Run, name: str) -> dict[int, list[float]]:
     return run.trace(name) if name in run.traces else {}
+
+
+def _share_undone(run: Run) -> float:
+    """The share of the steps after burn-in that were not finite, in the chain with most; NaN if unknown.
+
+    Samplers record how many there were up to each sample.
+    """
+    counts = _trace(run, "rejected")
+    steps = max(run.steps, default=0) - int(run.manifest.get("settings", {}).get("burn_in", 0))
+    last = [values[-1] for values in counts.values() if len(values)]
+    return max(last) / steps if last and steps > 0 else math.nan
 
 
 def _mean(run: Run, name: str) -> float:
