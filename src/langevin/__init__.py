@@ -12,15 +12,7 @@ from langevin._version import __version__
 from langevin.core import likelihoods, priors
 from langevin.core.posterior import Posterior
 from langevin.core.schedules import cyclical
-from langevin.ensembles.ensemble import Ensemble
-from langevin.ensembles.fit import Fit
-from langevin.ensembles.run import Run
 from langevin.errors import DivergenceError, RunError
-from langevin.inference.find_map import find_map
-from langevin.inference.fit import fit
-from langevin.inference.recorder import Recorder
-from langevin.inference.resume import resume
-from langevin.inference.sample import sample
 from langevin.samplers import Sampler
 
 if TYPE_CHECKING:
@@ -28,21 +20,37 @@ if TYPE_CHECKING:
     from langevin.approximations import *  # noqa: F403
     from langevin.ensembles.cite import cite
     from langevin.ensembles.distill import distill
+    from langevin.ensembles.ensemble import Ensemble
+    from langevin.ensembles.fit import Fit
+    from langevin.ensembles.run import Run
     from langevin.evaluation.compare import compare
     from langevin.inference.find_lr import find_lr
+    from langevin.inference.find_map import find_map
+    from langevin.inference.fit import fit
     from langevin.inference.prior_predictive import prior_predictive
+    from langevin.inference.recorder import Recorder
+    from langevin.inference.resume import resume
+    from langevin.inference.sample import sample
     from langevin.loading import load
     from langevin.report.evaluate import evaluate
     from langevin.samplers import *  # noqa: F403
 
-_LATER = {  # imported at first use, since their dependencies are slow to import
+_LATER = {  # imported at first use, so that `import langevin` takes little more time than `import torch`
+    "Ensemble": "langevin.ensembles.ensemble",
+    "Fit": "langevin.ensembles.fit",
+    "Recorder": "langevin.inference.recorder",
+    "Run": "langevin.ensembles.run",
     "cite": "langevin.ensembles.cite",
     "compare": "langevin.evaluation.compare",
     "distill": "langevin.ensembles.distill",
     "evaluate": "langevin.report",
     "find_lr": "langevin.inference.find_lr",
+    "find_map": "langevin.inference.find_map",
+    "fit": "langevin.inference.fit",
     "load": "langevin.loading",
     "prior_predictive": "langevin.inference.prior_predictive",
+    "resume": "langevin.inference.resume",
+    "sample": "langevin.inference.sample",
 }
 _MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
 
