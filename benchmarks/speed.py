@@ -310,11 +310,12 @@ def _start(say: Say) -> Row:
         "lv.sample(TINY.posterior(256), TINY.batch(256), lv.SGLD, lr=1e-6, batch_size=16, steps=1, burn_in=0,"
         " progress=False)"
     )
-    torch_only, both = least("import torch"), least("import langevin")
+    torch_only, both = least("import torch"), least("import torch, langevin")
     row = {
         "import_torch": _short(torch_only),
         "import_langevin": _short(both),
         "ratio": _short(both / torch_only),
+        "first_use": _short(least("import langevin as lv; lv.Posterior, lv.sample")),
         "first_step": _short(least(first)),
     }
     say(f"start: {row}")

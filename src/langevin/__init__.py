@@ -7,17 +7,26 @@ registered sampler and approximation is `lv.NAME` too.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from langevin import approximations, preconditioners, samplers
 from langevin._version import __version__
-from langevin.core import likelihoods, priors
-from langevin.core.posterior import Posterior
-from langevin.core.schedules import cyclical
 from langevin.errors import DivergenceError, RunError
-from langevin.samplers import Sampler
 
 if TYPE_CHECKING:
-    from langevin import bandits, data, diagnostics, evaluation, integrations, models, plots
+    from langevin import (
+        approximations,
+        bandits,
+        data,
+        diagnostics,
+        evaluation,
+        integrations,
+        models,
+        plots,
+        preconditioners,
+        samplers,
+    )
     from langevin.approximations import *  # noqa: F403
+    from langevin.core import likelihoods, priors
+    from langevin.core.posterior import Posterior
+    from langevin.core.schedules import cyclical
     from langevin.ensembles.cite import cite
     from langevin.ensembles.distill import distill
     from langevin.ensembles.ensemble import Ensemble
@@ -34,14 +43,18 @@ if TYPE_CHECKING:
     from langevin.loading import load
     from langevin.report.evaluate import evaluate
     from langevin.samplers import *  # noqa: F403
+    from langevin.samplers import Sampler
 
 _LATER = {  # imported at first use, so that `import langevin` takes little more time than `import torch`
     "Ensemble": "langevin.ensembles.ensemble",
     "Fit": "langevin.ensembles.fit",
+    "Posterior": "langevin.core.posterior",
     "Recorder": "langevin.inference.recorder",
     "Run": "langevin.ensembles.run",
+    "Sampler": "langevin.samplers",
     "cite": "langevin.ensembles.cite",
     "compare": "langevin.evaluation.compare",
+    "cyclical": "langevin.core.schedules",
     "distill": "langevin.ensembles.distill",
     "evaluate": "langevin.report",
     "find_lr": "langevin.inference.find_lr",
@@ -52,7 +65,24 @@ _LATER = {  # imported at first use, so that `import langevin` takes little more
     "resume": "langevin.inference.resume",
     "sample": "langevin.inference.sample",
 }
-_MODULES = ("bandits", "data", "diagnostics", "evaluation", "integrations", "models", "plots")
+_MODULES = {
+    **{name: f"langevin.core.{name}" for name in ("likelihoods", "priors")},
+    **{
+        name: f"langevin.{name}"
+        for name in (
+            "approximations",
+            "bandits",
+            "data",
+            "diagnostics",
+            "evaluation",
+            "integrations",
+            "models",
+            "plots",
+            "preconditioners",
+            "samplers",
+        )
+    },
+}
 
 __all__ = [  # and every registered sampler and approximation
     "DivergenceError",
@@ -93,16 +123,21 @@ __all__ = [  # and every registered sampler and approximation
 
 def __getattr__(name: str) -> Any:
     """Registered samplers and approximations, and what is imported at first use."""
-    for registry in (samplers.SAMPLERS, approximations.APPROXIMATIONS):
-        if name in (exported := registry.exports()):
-            return exported[name]
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"langevin.{name}")
+        return importlib.import_module(_MODULES[name])
+    if not name.startswith("_") and name in (registered := _registered()):
+        return registered[name]
     raise AttributeError(f"module 'langevin' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    registered = [*samplers.SAMPLERS.exports(), *approximations.APPROXIMATIONS.exports()]
-    return sorted([*__all__, *registered])
+    return sorted([*__all__, *_registered()])
+
+
+def _registered() -> dict[str, Any]:
+    from langevin.approximations import APPROXIMATIONS
+    from langevin.samplers import SAMPLERS
+
+    return {**SAMPLERS.exports(), **APPROXIMATIONS.exports()}
