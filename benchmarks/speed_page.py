@@ -166,7 +166,7 @@ def _memory(rows: list[dict[str, Any]]) -> str:
 def _start(row: dict[str, Any]) -> str:
     return (
         f"## To begin with\n\n`import torch` takes {row['import_torch']} s, both `import torch, langevin` "
-        f"{row['import_langevin']} s ({row['ratio']} times as long; bar: ≤ 1.15), since modules are loaded when they are "
+        f"{row['import_langevin']} s ({row['ratio']} times as long; bar: ≤ 1.15): modules are loaded when they are "
         f"first used: with `lv.Posterior` and `lv.sample` {row['first_use']} s. A process that samples one step ends "
         f"after {row['first_step']} s.\n"
     )
