@@ -106,7 +106,7 @@ def sample(
 
     given = {"lr": lr, "temperature": temperature, **parse_options(sampler_option)}
     given = {name: value for name, value in given.items() if value is not None}
-    if sampler is None and (lr is not None or steps is not None):
+    if sampler is None and lr is not None:
         sampler = "sgld"
     if sampler is not None and "lr" in given:
         check_sampler(sampler, given)

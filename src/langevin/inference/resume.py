@@ -22,7 +22,7 @@ from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
-from langevin.inference.autopilot.begin import go_on, is_unfinished
+from langevin.inference.autopilot.begin import go_on, is_unfinished, refuse_extension
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.conclude import concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
@@ -109,6 +109,7 @@ def resume(
         manifests.require(store.path, manifest)
     if is_unfinished(manifest):
         return _by_autopilot(store, posterior, data, steps, chains, device, callbacks, progress, checkpoint_seconds)
+    refuse_extension(manifest, steps, chains)
     before = read_settings(store)
     settings = _extended(before, steps, chains)
     posterior = copy.deepcopy(posterior)

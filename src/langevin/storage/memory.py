@@ -125,7 +125,7 @@ def copy_store(source: SampleStore, target: SampleStore, some: Sequence[Record] 
     """
     with target.writing():
         target.write_fixed(source.fixed())
-        for name in ("statistics", "control_variate", "warm_start"):
+        for name in ("statistics", "control_variate", "warm_start", "starts"):
             with suppress(RunError):  # only some runs and fits have them
                 target.write_fixed(source.fixed(name), name)
         for record in source.records() if some is None else some:

@@ -13,7 +13,10 @@ from langevin.storage import files
 from langevin.storage import manifest as manifests
 from langevin.storage.folders import Folder, listed
 
-_TENSORS = {f"{name}.safetensors" for name in ("fixed", "statistics", "control_variate", "warm_start", "best")}
+_FIXED = ("fixed", "statistics", "control_variate", "warm_start", "starts", "best")
+_TENSORS = {f"{name}.safetensors" for name in _FIXED}
+    f"{name}.safetensors" for name in ("fixed", "statistics", "control_variate", "warm_start", "starts", "best")
+}
 _OURS = {"samples", "checkpoints", "writers", "lock", "tensorboard", "stages", *_TENSORS}
 
 

@@ -38,8 +38,8 @@ def draws(run: lv.Run) -> torch.Tensor:
 @pytest.fixture(scope="module", autouse=True)
 def short_warm_start():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(warm_start, "_STEPS", 300)
-        patched.setattr(warm_start, "_EPOCHS", 1)
+        patched.setattr(warm_start, "STEPS", 300)
+        patched.setattr(warm_start, "EPOCHS", 1)
         patched.setattr(autopilot, "_RATE_STEPS", 200)
         yield
 
@@ -115,6 +115,27 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage, w
     again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
     assert torch.equal(draws(again), draws(whole))
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
+
+
+def test_a_given_start_is_where_a_resumed_run_starts_too(tmp_path, monkeypatch) -> None:
+    """init is not given again to lv.resume, so it has to be kept."""
+    weights = {"weight": torch.full((1, 3), 0.25), "bias": torch.zeros(1)}
+    whole = small(tmp_path / "whole", init=weights)
+    assert "chains start as init says" in str(whole.tuning)
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot, "run_burn_in", lambda *args, **options: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            small(tmp_path / "cut", init=weights)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+
+
+def test_what_a_finished_run_can_not_be_extended_by_is_refused(tmp_path) -> None:
+    run = small(tmp_path / "run", temperature="auto")
+    with pytest.raises(lv.RunError, match="kept out"):
+        lv.resume(run, linear_posterior(), regression(), steps=10_000, progress=False)
+    with pytest.raises(lv.RunError, match="chains=3"):
+        lv.resume(run, linear_posterior(), regression(), chains=3, progress=False)
 
 
 def test_the_same_call_continues_with_resume_auto(whole) -> None:

@@ -28,7 +28,7 @@ from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
 from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
-from langevin.inference.autopilot.warm_start import WarmStart, run_warm_start
+from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.find_lr import find_lr
@@ -99,7 +99,7 @@ class Autopilot:
     # stages
 
     def _warm_start(self) -> WarmStart:
-        if self.init is not None:
+        if self.init is not None or self._about.get("given_start"):
             return self._given_start()
         warm = run_warm_start(
             self.posterior,
@@ -113,18 +113,19 @@ class Autopilot:
             progress=self.progress,
         )
         if self._stage("warm start"):
-            named = {f"{c}/{name}": t for c, each in enumerate(warm.weights) for name, t in each.items()}
-            self.store.write_fixed(named, "warm_start")
+            self.store.write_fixed(by_chain(dict(enumerate(warm.weights))), "warm_start")
             self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
         return warm
 
     def _given_start(self) -> WarmStart:
-        """Where the user says; nothing is trained."""
-        starts = starting_points(self.init, range(self.plan.chains), self.posterior, self.plan.seed)
-        if self._stage("warm start"):
-            self._decide("warm start", 0, "start as given by init", "")
-        epochs = 60 * self.posterior.num_data
-        return WarmStart([starts[c] for c in range(self.plan.chains)], [], epochs, 0, "given", pretrained=True)
+        """Where the user says, which is kept for a resume; nothing is trained."""
+        if not self._about.get("given_start"):
+            starts = starting_points(self.init, range(self.plan.chains), self.posterior, self.plan.seed)
+            self.store.write_fixed(by_chain(starts), "starts")
+            self._about["given_start"] = True
+            self._decide("warm start", 0, "none: chains start as init says", "")
+        weights = of_chains(self.store.fixed("starts"), self.plan.chains)
+        return WarmStart(weights, [], EPOCHS * self.posterior.num_data, 0, "given", pretrained=True)
 
     def _search_temperature(self, warm: WarmStart) -> BurnIn:
         """Burn-in and some samples at each temperature; the choice, and its chains."""

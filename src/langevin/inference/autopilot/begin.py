@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import torch
 from langevin.core.batches import Batches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
+from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.autopilot.autopilot import Autopilot
 from langevin.inference.autopilot.plan import Budget, Plan, choose_regime, default_chains
@@ -91,7 +93,7 @@ def begin(
     size: Any = "full" if plan.full_batch else plan.batch_size
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)
-    _remark_on_inputs(posterior, batches)
+    _remark_on_inputs(batches)
     settings = RunSettings(
         steps=1,
         burn_in=0,
@@ -138,6 +140,22 @@ def go_on(
         Autopilot(posterior, data, plan, store, callbacks, progress, interval).run()
 
 
+def refuse_extension(manifest: Mapping[str, Any], steps: int | None, chains: int | None) -> None:
+    """Raise for what a finished run by autopilot can't be extended by; nothing for other runs."""
+    if "autopilot" not in manifest:
+        return
+    if chains is not None and chains != manifest["settings"]["chains"]:
+        raise RunError(
+            f"The chains of a run by autopilot have a warm start and a burn-in of their own, so none can be added: "
+            f"given chains={chains}. Sample again: lv.sample(posterior, data, chains={chains})."
+        )
+    if steps is not None and manifest["autopilot"]["plan"]["temperature"] == "auto":
+        raise RunError(
+            f'With temperature="auto" some of the data were kept out, so the run can\'t be extended with all: given '
+            f"steps={steps}. Sample again with a larger budget."
+        )
+
+
 def is_unfinished(manifest: Mapping[str, Any]) -> bool:
     """Whether a run by autopilot has stages before it."""
     found = manifest.get("autopilot")
@@ -154,10 +172,8 @@ def _kind(sampler: SamplerLike) -> type[Sampler]:
     )
 
 
-def _remark_on_inputs(posterior: Posterior, batches: Batches) -> None:
+def _remark_on_inputs(batches: Batches) -> None:
     """Say that inputs are not standardized."""
-    import warnings
-
     x, _ = batches.fetch(0, 0)
     if not (isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() == 2 and len(x) > 1):
         return

@@ -15,7 +15,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ _PRETRAINED = 10  # and that of given weights
 _GROWTH = 1.1  # of the steps from one look at the held-out part to the next
 _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
-_STEPS, _EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
+STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -86,10 +85,10 @@ def run_warm_start(
     batches = as_batches(parts.training, size, seed, device_of(posterior))
     per_step = size or batch_size_of(batches.fetch(0, 0)[1])
     lr = _LR / _PRETRAINED if pretrained else _LR
-    epochs = math.ceil(_EPOCHS * parts.num_training / per_step)
+    epochs = math.ceil(EPOCHS * parts.num_training / per_step)
     train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    first = train("warm-start", starts, lr, most=max(_STEPS, epochs))
+    first = train("warm-start", starts, lr, most=max(STEPS, epochs))
     second = train("warm-start-slower", first.weights, lr / _SLOWER, most=max(_LEG, first.longest // 2), fixed=True)
     steps = first.steps + second.steps
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
@@ -181,7 +180,7 @@ def _train(
         about = {"best": {"losses": [_plain(loss) for loss in losses], "steps": [0] * chains, "leg": -1}}
         store = stores.create(name, make_manifest(engine, objective, inputs=inputs_of(batches)) | about)
         with store.writing():
-            store.write_fixed(_by_chain(starts), "best")
+            store.write_fixed(by_chain(dict(enumerate(starts))), "best")
             stages.begin(engine, store, objective.fixed_tensors(), dict(enumerate(starts)))
     else:
         engine.settings = RunSettings(**store.manifest["settings"])
@@ -194,8 +193,7 @@ def _train(
             stages.advance(engine, store, until, title="warm start", progress=progress, interval=interval)
             _look(store, judged, chains, leg, until)
     best = store.manifest["best"]
-    tensors = store.fixed("best")
-    weights = [{name: tensors[f"{chain}/{name}"] for name in store.manifest["tensors"]} for chain in range(chains)]
+    weights = of_chains(store.fixed("best"), chains)
     return _Phase(weights, [_number(loss) for loss in best["losses"]], lengths[best["leg"]], max(best["steps"]))
 
 
@@ -206,7 +204,7 @@ def _look(store: SampleStore, judged: Evaluation, chains: int, leg: int, step: i
     losses = judged_losses(judged, weights)
     better = [c for c, loss in enumerate(losses) if loss < _number(best["losses"][c])]
     if better:
-        store.write_fixed(store.fixed("best") | _by_chain({c: weights[c] for c in better}), "best")
+        store.write_fixed(store.fixed("best") | by_chain({c: weights[c] for c in better}), "best")
     for c in better:
         best["losses"][c], best["steps"][c] = losses[c], step
     best["leg"] = leg
@@ -227,9 +225,18 @@ def _is_over(best: list[int], step: int) -> bool:
     return step >= 4 * _LEG and all(_PATIENCE * max(at, 1) < step for at in best)
 
 
-def _by_chain(weights: list[Weights] | dict[int, dict[str, Tensor]]) -> dict[str, Tensor]:
-    pairs: Any = weights.items() if isinstance(weights, dict) else enumerate(weights)
-    return {f"{chain}/{name}": tensor for chain, each in pairs for name, tensor in each.items()}
+def by_chain(weights: Mapping[int, Weights]) -> dict[str, Tensor]:
+    """The weights of chains in one file: "3/0.weight"."""
+    return {f"{chain}/{name}": tensor for chain, each in weights.items() for name, tensor in each.items()}
+
+
+def of_chains(tensors: Mapping[str, Tensor], chains: int) -> list[dict[str, Tensor]]:
+    """The opposite of `by_chain`."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(chains)]
+    for place, tensor in tensors.items():
+        chain, _, name = place.partition("/")
+        found[int(chain)][name] = tensor
+    return found
 
 
 def _can_be_indexed(parts: DataParts) -> bool:
