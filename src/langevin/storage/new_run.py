@@ -15,8 +15,6 @@ from langevin.storage.folders import Folder, listed
 
 _FIXED = ("fixed", "statistics", "control_variate", "warm_start", "starts", "best")
 _TENSORS = {f"{name}.safetensors" for name in _FIXED}
-    f"{name}.safetensors" for name in ("fixed", "statistics", "control_variate", "warm_start", "starts", "best")
-}
 _OURS = {"samples", "checkpoints", "writers", "lock", "tensorboard", "stages", *_TENSORS}
 
 
