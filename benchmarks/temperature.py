@@ -90,7 +90,8 @@ class Replicates:
                 found["virial"].append(mean_and_error(*about["weight"].values()))
             for kind, name in names.items():
                 above, below = ({c: self.traces[name.format(k)][c] for c in some} for k in ("gradient", "curvature"))
-                found[kind].append(ratio_of_means(Ratio(above, below)))
+                weights = self.run.manifest["tensors"]["weight"]["shape"][1] if kind == "gradient" else 1
+                found[kind].append(ratio_of_means(Ratio(above, below, weights)))
         return found
 
     def within(self, readings: Mapping[str, list[Estimate]], kind: str) -> tuple[float, int]:

@@ -150,7 +150,7 @@ def test_the_ratio_of_means():
         below = 2 + torch.rand(4, 60, generator=generator)
         above = 1.5 * below + 0.5 * torch.randn(4, 60, generator=generator)
         found.append(
-            ratio_of_means(Ratio(*({c: row.tolist() for c, row in enumerate(rows)} for rows in (above, below))))
+            ratio_of_means(Ratio(*({c: r.tolist() for c, r in enumerate(rows)} for rows in (above, below)), 10**6))
         )
     scores = torch.tensor([(e.mean - 1.5) / e.error for e in found])
     assert abs(float(torch.tensor([e.mean for e in found]).mean()) - 1.5) < 0.01
@@ -162,3 +162,9 @@ def test_the_ratio_of_means():
     assert not ratio_of_means(Ratio({0: [1.0] * 20}, {0: noise.tolist()})).known
     gaps = ratio_of_means(Ratio({0: [math.nan, 2.0, 4.0]}, {0: [1.0, 1.0, 1.0]}))
     assert gaps.mean == 3.0
+
+
+def test_readings_along_one_direction_that_happen_to_agree_have_the_error_of_a_squared_gaussian():
+    same = {0: [1.0] * 16, 1: [1.0] * 16}
+    assert ratio_of_means(Ratio(same, same)).error == pytest.approx(math.sqrt(2 / 32))
+    assert ratio_of_means(Ratio(same, same, weights=100)).error == pytest.approx(math.sqrt(2 / 3200))

@@ -219,12 +219,14 @@ class Ratio(NamedTuple):
 
     above: Mapping[int, Sequence[float]]
     below: Mapping[int, Sequence[float]]
+    weights: int = 1  # that the gradients are of; 1 along a direction
 
 
 def ratio_of_means(ratio: Ratio) -> Estimate:
     """mean(above)/mean(below) over chains, with its standard error to first order; NaN unless the latter is positive.
 
-    The denominator has to be at least three of its own errors from 0.
+    The denominator has to be at least three of its own errors from 0. Of a Gaussian, ‖∇U‖² over so many weights has a
+    relative variance of at least 2/weights: few readings that happen to agree have no smaller error.
     """
     chains = [np.array([ratio.above[c], ratio.below[c]]) for c in ratio.above]
     chains = [rows[:, np.isfinite(rows).all(0)] for rows in chains]
@@ -237,4 +239,5 @@ def ratio_of_means(ratio: Ratio) -> Estimate:
         return Estimate(math.nan, math.nan)
     value = above.mean / below.mean
     deviations = mean_and_error(*(((rows[0] - value * rows[1]) / below.mean).tolist() for rows in chains))
-    return Estimate(value, deviations.error)
+    readings = sum(rows.shape[1] for rows in chains)
+    return Estimate(value, max(deviations.error, abs(value) * math.sqrt(2 / (ratio.weights * readings))))

@@ -32,7 +32,8 @@ def probed(run: Run, tensors: Sequence[str]) -> Ratio:
         traces = [run.trace(f"{kind}/{name}") for name in tensors]
         return {c: np.sum([trace[c] for trace in traces], axis=0).tolist() for c in run.chains} if traces else {}
 
-    return Ratio(sums("gradient"), sums("curvature"))
+    weights = sum(math.prod(run.manifest["tensors"][name]["shape"]) for name in tensors)
+    return Ratio(sums("gradient"), sums("curvature"), weights)
 
 
 def _about_other_chains(run: Run, names: Sequence[str]) -> dict[str, dict[int, list[float]]]:
