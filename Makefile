@@ -26,7 +26,8 @@ bench-autopilot: .venv/ready-test
 
 bench: .venv/ready-test
 	$(BIN)/python -m benchmarks --out benchmarks
-	$(BIN)/python -m benchmarks gold --out docs/gold
+	$(BIN)/python -m benchmarks gold --out docs/gold --page docs/choosing-a-sampler.md
+	$(BIN)/python -m benchmarks ranks --out docs/gold --page docs/choosing-a-sampler.md
 	$(BIN)/python -m benchmarks support --out docs/networks.md
 
 reproduce: .venv/ready

@@ -40,11 +40,29 @@ def speed(
 def gold(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
     references: Annotated[Path, typer.Option(help="Directory of the reference samples.")] = Path("tests/reference"),
+    page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
 ) -> None:
     """Every sampler against NUTS and HMC on two real posteriors; takes about half an hour on two cores."""
     from benchmarks.gold import run_gold
+    from benchmarks.scaling import refresh
 
     run_gold(out, references, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
+@app.command()
+def ranks(
+    out: Annotated[Path, typer.Option(help="Directory of results and the table; finished rows are not run again.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the table.")] = None,
+) -> None:
+    """How KSGLD mixes with factors of low rank; takes a quarter of an hour on one core."""
+    from benchmarks.ranks import run_ranks
+    from benchmarks.scaling import refresh
+
+    run_ranks(out, typer.echo)
+    if page is not None:
+        refresh(page, out)
 
 
 @app.command()

@@ -153,11 +153,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def refresh(page: Path, folder: Path) -> None:
-    """Put the tables of a folder into a page, between `<!-- name -->` and `<!-- end -->`."""
+    """Put those tables of a folder that a page has room for into it, between `<!-- name -->` and `<!-- end -->`."""
     text = page.read_text()
     for file in folder.glob("*.md"):
         before, begin, rest = text.partition(f"<!-- {file.stem} -->\n")
-        text = before + begin + file.read_text() + rest[rest.index("<!-- end -->") :]
+        if begin:
+            text = before + begin + file.read_text() + rest[rest.index("<!-- end -->") :]
     page.write_text(text)
 
 
