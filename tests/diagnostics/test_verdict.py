@@ -192,6 +192,15 @@ def test_stationarity():
     assert "more" not in verdict.stationary([trace("loss", 0, 4, False)]).message.split("drifts")[1].split(":")[0]
 
 
+def test_a_temperature_may_drift_within_its_tolerance():
+    small = replace(trace("temperature", 0, 9, False), early=0.095, late=0.101)
+    assert verdict.stationary([small], target=0.1).level == "good"
+    assert verdict.stationary([small], target=1.0).level == "warning"
+    assert verdict.stationary([replace(small, early=0.08)], target=0.1).level == "warning"
+    assert verdict.stationary([small]).level == "warning"
+    assert verdict.stationary([replace(small, trace="loss")], target=0.1).level == "warning"
+
+
 def test_corrupted_samples_are_named():
     assert verdict.corrupted([], 10) is None
     finding = verdict.corrupted(["the sample of chain 0 at step 90 has NaN or infinity in 0.weight"], 9)

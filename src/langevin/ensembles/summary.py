@@ -12,6 +12,7 @@ from langevin.diagnostics import verdict as judged
 from langevin.diagnostics.convergence import Convergence
 from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.verdict import Finding, Verdict
+from langevin.ensembles.thermometers import sampled_examples
 
 if TYPE_CHECKING:
     from langevin.ensembles.run import Run
@@ -35,7 +36,7 @@ def chain_findings(run: Run, temperatures: Temperatures, convergence: Convergenc
                 own = "Chains started at optima of their own, and a network has many modes."
                 between = replace(between, level="unknown", message=f"{between.message} {own}", advice="")
             found += [between, judged.effective(len(run), convergence)]
-        found.append(judged.stationary(run.stationarity(judged.DRIFT_LEVEL)))
+        found.append(judged.stationary(run.stationarity(judged.DRIFT_LEVEL), run.target_temperature))
     return [finding for finding in found if finding is not None]
 
 
@@ -82,7 +83,7 @@ def _spread(run: Run) -> float:
     """How far above a minimum of the loss samples are expected at most: 2T per weight, over N."""
     target = run.target_temperature
     weights = sum(math.prod(spec["shape"]) for spec in run.manifest["tensors"].values())
-    return float(2 * (target if math.isfinite(target) else 1.0) * weights / int(run.manifest["num_data"]))
+    return float(2 * (target if math.isfinite(target) else 1.0) * weights / sampled_examples(run))
 
 
 def _start_loss(run: Run) -> float:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from langevin.ensembles.run import Run
 
 
+def sampled_examples(run: Run) -> int:
+    """N of the energy that was sampled: without those examples that were held out to choose a temperature."""
+    return int(run.manifest.get("num_sampled", run.manifest["num_data"]))
+
+
 def virial_readings(run: Run) -> dict[str, dict[int, list[float]]]:
     """Virial temperatures by tensor and chain: about a constant point or, if unknown, as they were read."""
     names = [name.removeprefix("temperature/") for name in run.traces if name.startswith("temperature/")]
@@ -56,5 +61,5 @@ def _about_other_chains(run: Run, names: Sequence[str]) -> dict[str, dict[int, l
     known = {chain: found for chain, found in windows.items() if found is not None}
     if not names or len(known) < 2 or not set(run.chains) <= set(known):
         return {}
-    found = leave_one_out(known, run.manifest["num_data"])
+    found = leave_one_out(known, sampled_examples(run))
     return {name: {c: each[c] for c in run.chains} for name, each in found.items()}

@@ -78,6 +78,7 @@ class Autopilot:
                 )
             self._sampled = copy.deepcopy(self.posterior)
             self._sampled.num_data, self._its_data = self._parts.num_training, self._parts.training
+            self.store.manifest["num_sampled"] = self._parts.num_training
 
     def run(self) -> None:
         """All stages, from where they were left."""
