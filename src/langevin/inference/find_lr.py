@@ -4,7 +4,9 @@ Too large a rate is too hot: discretization and mini-batch noise both raise the 
 first. Too small a rate wastes gradients. `find_lr` lets a chain settle, then reads at one rate how much hotter than T
 it is, over all weights and along the stiffest direction (see `langevin.inference.heat`: the readings are exact,
 positive, and settle fast). The excess grows as lr (Langevin) or lr² (momentum), so a reading at one rate says which
-rate would be right; the next reading is there, until both agree.
+rate would be right; the next reading is there, until both agree. How stiff the stiffest direction is changes as the
+chain moves along the softest ones, which takes longer than a round: so there are three rounds at the last rate, and
+how they differ counts.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from langevin.samplers.thermostat import Thermostat
 
 _ROUNDS = 30
 _AGREEMENT = 1.3  # of the rate of a reading and the rate that it suggests
+_LAST_ROUNDS = 3  # at one rate, from which the result is found
 _UNSETTLED = 0.03  # fall of the energy from one round to the next, over dim·T, from which a chain has not settled
 _AIMS = 4  # searches for the stiffest direction, of a rate
 _POWER_ITERATIONS = 5
@@ -178,14 +181,23 @@ def search_rate(
     return found
 
 
-class _Reading(NamedTuple):
+class _Round(NamedTuple):
     """What was measured at one rate."""
 
     gauge: Gauge
-    mean: Estimate
-    stiffest: Estimate
+    mean: list[float]
+    stiffest: list[float]
     variance: Pair
     energy: Estimate  # U
+
+
+class _Reading(NamedTuple):
+    """The temperatures by some rounds at one rate, and the largest rates that they allow."""
+
+    mean: Estimate
+    stiffest: Estimate
+    lr: float
+    lr_by_mean: float
 
 
 @dataclass
@@ -204,6 +216,7 @@ class _Search:
     lr: float | None = None
     energy: Estimate = _NEVER  # of the last round
     stiff: list[Tensor] = field(default_factory=list)  # where the next power iteration starts
+    agreeing: list[_Round] = field(default_factory=list)  # at the present rate, which they allow
 
     def advance(self) -> RateSearch | None:
         """One round; the result, once there is one."""
@@ -216,41 +229,51 @@ class _Search:
         if self.lr is None:
             self.lr = self._first_rate()
         chain = self._chain(self.lr)
-        reading = self._read(chain)
-        if reading is None:
+        found = self._round(chain)
+        if found is None:
             self.trials.append(Trial(self.lr, _NEVER, _NEVER))
-            self.lr, self.energy = self.lr / 4, _NEVER
+            self.lr, self.energy, self.agreeing = self.lr / 4, _NEVER, []
             return None
-        thermometer, mean, stiffest, variance, energy = reading
-        self.trials.append(Trial(self.lr, mean, stiffest))
+        reading = self._read([found])
+        self.trials.append(Trial(self.lr, reading.mean, reading.stiffest))
         self.weights = chain.copy(0)
+        energy = found.energy
         error = math.hypot(self.energy.error, energy.error) if energy.known and self.energy.known else 0.0
         fall = self.energy.mean - energy.mean
-        settled = fall < max(_UNSETTLED * self.target * thermometer.count, 3 * error)
+        settled = fall < max(_UNSETTLED * self.target * found.gauge.count, 3 * error)
         self.energy = energy
-        power, limit = thermometer.power, thermometer.limit()
         if not settled:
-            self.lr = min(limit / 10, 4 * self.lr)
+            self.lr, self.agreeing = min(found.gauge.limit() / 10, 4 * self.lr), []
             return None
+        if not self.agreeing and max(reading.lr / self.lr, self.lr / reading.lr) > _AGREEMENT:
+            self.lr = min(max(reading.lr, self.lr / 8), 4 * self.lr)
+            return None
+        self.agreeing.append(found)
+        return self._result() if len(self.agreeing) == _LAST_ROUNDS else None
+
+    def _read(self, rounds: Sequence[_Round]) -> _Reading:
+        """The rates that rounds at the present one allow, together."""
+        assert self.lr is not None
+        mean, stiffest = (_with_error(values) for values in ([r.mean for r in rounds], [r.stiffest for r in rounds]))
+        power, limit = rounds[0].gauge.power, min(r.gauge.limit() for r in rounds)
         by_mean = min(self.lr * self._factor(mean, 1.0, power), 0.5 * limit)
-        best = min(by_mean, self.lr * self._factor(stiffest, 2.0, power))
-        if max(best / self.lr, self.lr / best) > _AGREEMENT:
-            self.lr = min(max(best, self.lr / 8), 4 * self.lr)
-            return None
-        ratio = (best / self.lr) ** power
-        expected = [self.target + (t.mean - self.target) * ratio for t in (mean, stiffest)]
-        self.trials.sort()
+        return _Reading(mean, stiffest, min(by_mean, self.lr * self._factor(stiffest, 2.0, power)), by_mean)
+
+    def _result(self) -> RateSearch:
+        assert self.lr is not None
+        reading, power = self._read(self.agreeing), self.agreeing[0].gauge.power
+        ratio = (reading.lr / self.lr) ** power
         return RateSearch(
-            lr=best,
-            lr_by_mean=by_mean,
+            lr=reading.lr,
+            lr_by_mean=reading.lr_by_mean,
             target_temperature=self.target,
             tolerance=self.tolerance,
-            temperature=expected[0],
-            stiffest=expected[1],
-            gradient_variance=variance,
+            temperature=self.target + (reading.mean.mean - self.target) * ratio,
+            stiffest=self.target + (reading.stiffest.mean - self.target) * ratio,
+            gradient_variance=self.agreeing[-1].variance,
             power=power,
-            stability_limit=limit,
-            trials=self.trials,
+            stability_limit=min(r.gauge.limit() for r in self.agreeing),
+            trials=sorted(self.trials),
         )
 
     def _factor(self, measured: Estimate, share: float, power: int) -> float:
@@ -272,7 +295,7 @@ class _Search:
         copied = copy.deepcopy(self.posterior)
         return OneChain(copied, [0], [self.weights], self.batches, self.at(lr), None, seed=self.seed + len(self.trials))
 
-    def _read(self, chain: OneChain) -> _Reading | None:
+    def _round(self, chain: OneChain) -> _Round | None:
         """Settle, look for the stiffest direction, read; None if the chain diverged."""
         thermometer, stiff = gauge(chain), self.stiff
         readings: list[Pair] = []
@@ -301,15 +324,16 @@ class _Search:
         if not all(all_finite(p) for p in chain.params) or not all(math.isfinite(t) for pair in readings for t in pair):
             return None
         self.stiff = stiff
-        mean, stiffest = (_with_error(values) for values in zip(*readings, strict=True))
+        mean, stiffest = (list(values) for values in zip(*readings, strict=True))
         variance = Pair(*(statistics.fmean(values) for values in zip(*variances, strict=True)))
         energy = mean_and_error([self.posterior.num_data * loss for loss in losses])
-        return _Reading(thermometer, mean, stiffest, variance, energy)
+        return _Round(thermometer, mean, stiffest, variance, energy)
 
 
-def _with_error(values: Sequence[float]) -> Estimate:
+def _with_error(rounds: Sequence[Sequence[float]]) -> Estimate:
     """Their mean and its error; if that is unknown, the error of as few values as would make it known."""
-    found = mean_and_error(values)
+    found = mean_and_error(*rounds)
+    values = [value for each in rounds for value in each]
     spread = statistics.pstdev(values)
     return found if found.known else Estimate(found.mean, spread * math.sqrt(RECORD_LENGTH / len(values)))
 
