@@ -288,7 +288,9 @@ def small_demo(monkeypatch):
     import langevin.demo as module
 
     whole, returned = module.run_demo, []
-    settings = module.Settings(sgd_steps=300, sgld_steps=300, chains=2)
+    settings = module.Settings(num_data=100, width=8, chains=2, budget="1x")
+    monkeypatch.setattr("langevin.inference.autopilot.warm_start.STEPS", 300)
+    monkeypatch.setattr("langevin.inference.autopilot.warm_start.EPOCHS", 1)
 
     def run_demo(out):
         returned.extend(whole(out, settings, progress=False))
@@ -300,14 +302,13 @@ def small_demo(monkeypatch):
 
 def test_the_demo_writes_its_table_figure_and_results(tmp_path, small_demo):
     said = langevin("demo", "--out", tmp_path)
-    assert [row.method for row in small_demo] == ["SGD", "SGLD"]
+    assert [row.method for row in small_demo] == ["one network", "deep ensemble", "langevin"]
     assert all(row.accuracy > 0.5 for row in small_demo)
-    assert [line.split()[:2] for line in said.splitlines()[1:3]] == [
-        [row.method, f"{row.accuracy:.1%}"] for row in small_demo
-    ]
-    assert "(target temperature 1.00)" in said
+    for line, row in zip(said.splitlines()[1:4], small_demo, strict=True):
+        assert line.split()[: len(row.method.split()) + 1] == [*row.method.split(), f"{row.accuracy:.1%}"]
+    assert "was chosen on a part of the training digits" in said
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["table"][0]["method"] == "SGD"
+    assert results["table"][0]["method"] == "one network"
     assert (tmp_path / "table.md").read_text().startswith("| | accuracy |")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert "SGLD: evaluation" in (tmp_path / "report.html").read_text()
+    assert "MCLMC: evaluation" in (tmp_path / "report.html").read_text()
