@@ -82,6 +82,34 @@ def test_mclmc_on_a_gaussian_of_condition_10000(temperature):
     assert float(problem.sampler.by_chain("rejected").sum()) == 0
 
 
+def test_a_single_stiff_direction_does_not_become_unstable():
+    """ΔE of 200 directions hardly shows the stiff one: by V alone lr is 95 % of its limit, and its temperature 0.3."""
+    d, chains = 200, 48
+    precision = torch.ones(d, dtype=torch.float64)
+    precision[7] = 1e4
+    problem = Problem("mclmc", gaussian(precision), normal(chains, d) / precision.sqrt(), adapt_steps=500)
+    problem.take(500)
+    problem.sampler.freeze()
+    limit = problem.sampler.stability_limit(1e4)
+    assert float(problem.sampler.by_chain("lr").mean()) > 0.8 * limit
+    problem.take(100)
+    assert float(problem.sampler.by_chain("lr").max()) < 0.51 * limit
+    ratio = problem.average(1500, lambda theta: theta.square() * precision)
+    stiff, error = Moments.estimate(ratio[:, 7])
+    assert error < 0.06
+    assert abs(stiff - 1) < SIGMAS * error + 0.02
+    mean, error = Moments.estimate(ratio.mean(1))
+    assert abs(mean - 1) < SIGMAS * error + 0.01
+
+
+def test_a_rate_that_is_given_is_kept():
+    problem = Problem("mclmc", gaussian(torch.ones(4, dtype=torch.float64)), normal(2, 4), lr=2.5)
+    problem.take(3)
+    problem.sampler.freeze()
+    problem.take(3)
+    assert problem.sampler.param_groups[0]["lr"] == 2.5
+
+
 @pytest.mark.parametrize("fraction", [0.5, 0.95])
 def test_hmc_is_exact_at_every_step_size(fraction):
     precision = torch.tensor([1.0, 3.0, 10.0, 10.0], dtype=torch.float64)

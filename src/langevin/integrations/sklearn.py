@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from langevin.core import likelihoods
+from langevin.core.batches import as_batches
 from langevin.core.likelihoods import Likelihood
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
@@ -31,11 +32,13 @@ from langevin.diagnostics.curvature import largest_curvature
 from langevin.ensembles.ensemble import WeightList
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.ensembles.predictor import Predictor
+from langevin.inference.autopilot.plan import choose_regime
 from langevin.inference.checks import preserve_rng_state
+from langevin.inference.find_lr import find_lr
 from langevin.inference.find_map import find_map
 from langevin.inference.sample import sample
 from langevin.inference.steppers import SamplerLike
-from langevin.samplers import SGD, SGLD
+from langevin.samplers import MCLMC, SAMPLERS, SGD, SGHMC
 
 Net = nn.Module | Callable[[int, int], nn.Module] | None
 
@@ -52,7 +55,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
         steps: int = 2000,
         burn_in: int | None = None,
         batch_size: int = 128,
-        chains: int = 1,
+        chains: int = 4,
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
@@ -74,30 +77,45 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
             torch.manual_seed(seed)
             model = self._network(inputs.shape[1], outputs)
         posterior = Posterior(model, likelihood, self.prior or Gaussian(1.0), num_data=len(inputs))
-        options = {"batch_size": min(self.batch_size, len(inputs)), "seed": seed, "progress": self.progress}
-        probe = SGD(posterior.parameters(), lr=1.0, num_data=len(inputs))
-        curvature = largest_curvature(posterior, inputs, y)
-        start = find_map(
-            posterior,
-            (inputs, y),
-            method="sgd",
-            lr=0.02 * probe.stability_limit(max(curvature, 1e-6)),
-            steps=self.steps,
-            **options,  # type: ignore[arg-type]
-        )
+        data = inputs, y
+        options: dict[str, Any] = {"seed": seed, "progress": self.progress}
+        size = min(self.batch_size, len(inputs))
+        start = self._start(posterior, data, size, options)
+        sampler, batch_size = self._sampler(posterior, data, size, start, options)
         run = sample(
             posterior,
-            (inputs, y),
-            self.sampler or partial(SGLD, lr=0.1 * probe.stability_limit(max(curvature, 1e-6))),
+            data,
+            sampler,
+            batch_size=batch_size,
             steps=self.steps,
             burn_in=self.burn_in,
             chains=self.chains,
             init=start,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         # double precision, so that the prediction of a row does not depend on the other rows
         self.ensemble_ = WeightList(Predictor(posterior.model, posterior.likelihood), run).double()
-        self.temperature_ = run.temperature()
+        self.temperature_, self.verdict_ = run.temperature(), run.verdict()
+
+    def _start(self, posterior: Posterior, data: Any, size: int, options: dict[str, Any]) -> dict[str, Tensor]:
+        """The MAP estimate."""
+        probe = SGD(posterior.parameters(), lr=1.0, num_data=posterior.num_data)
+        curvature = max(largest_curvature(posterior, *data), 1e-6)
+        rate = 0.02 * probe.stability_limit(curvature)
+        return find_map(posterior, data, method="sgd", lr=rate, steps=self.steps, batch_size=size, **options)
+
+    def _sampler(
+        self, posterior: Posterior, data: Any, size: int, start: dict[str, Tensor], options: dict[str, Any]
+    ) -> tuple[SamplerLike, int | Literal["full"]]:
+        """The sampler and its batches; if none is given, by the rule of the autopilot."""
+        if self.sampler is not None:
+            kind = self.sampler.func if isinstance(self.sampler, partial) else self.sampler
+            kind = SAMPLERS.named(kind) if isinstance(kind, str) else kind
+            return self.sampler, "full" if getattr(kind, "full_batch", False) else size
+        full, _, _ = choose_regime(posterior, as_batches(data, 1, 0, data[0].device))
+        if full:
+            return MCLMC, "full"
+        return partial(SGHMC, lr=find_lr(posterior, data, SGHMC, batch_size=size, init=start, **options).lr), size
 
     def _network(self, features: int, outputs: int) -> nn.Module:
         if self.net is None:
@@ -121,14 +139,17 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
     Args:
         net: a module, or a function (features, classes) → module; by default one hidden layer of 50 units. Features are
             standardized.
-        sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default SGLD at a tenth of its stability limit.
+        sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default MCLMC on all data or, of many data,
+            SGHMC at the rate that `find_lr` finds.
         prior: prior of the weights; by default `Gaussian(1.0)`.
         steps: number of steps of the MAP estimate that chains start from, and of each chain, burn-in included.
         burn_in: steps before the first sample; by default a quarter.
-        batch_size: examples per step.
+        batch_size: examples per step, where not all are taken.
         chains: independent chains.
         random_state: random seed; an integer makes the result reproducible.
         progress: show progress bars.
+
+    After `fit`, `verdict_` says whether the samples can be trusted, by temperatures, R̂ and ESS.
     """
 
     def fit(self, X: Any, y: Any) -> Self:

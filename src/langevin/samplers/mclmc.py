@@ -11,7 +11,9 @@ F = N A^{1/2} g/T, e = −F/‖F‖, a = e·u:
     ΔE          N (loss′ − loss)/T + ΔK, which continuous time would keep at 0
 
 Step size, by chain, in burn-in: ξ = ΔE²/(dV) + 10⁻⁸, w = exp(−½(ln ξ/9)²), ε⁻⁶ = Σwξε⁻⁶/Σw with older steps forgotten
-by (n−1)/(n+1), n = 150; V falls geometrically to its final value. L = √Σ Var(A^{-1/2}θ) of late burn-in.
+by (n−1)/(n+1), n = 150; V falls geometrically to its final value. L = √Σ Var(A^{-1/2}θ) of late burn-in. ΔE is of all
+directions, so a single stiff one may be unstable at that ε and hardly show: after burn-in ε is at most half the
+stability limit of the stiffest direction, which a power iteration finds.
 
 Target: exp(−U/T) in continuous time, for any L. The discrete chain has no Metropolis test: its bias is O(lr²) and is
 governed by V. On a Gaussian of condition 10⁴, V = 5·10⁻⁴ leaves the mean temperature at 0.99 and that of the stiffest
@@ -39,6 +41,9 @@ _LIMIT = 2.553  # of lr √(N λ/T), above which this integrator is unstable
 _KEEP = 149 / 151
 _FIRST_V = 0.5
 _ANNEALED = 0.8  # share of burn-in in which V falls
+_SHARE = 0.5  # of the stability limit of the stiffest direction, that lr is at most
+_POWER_ITERATIONS = 15  # two gradients each
+_DIFFERENCE = 0.01  # of a finite difference, over the root mean square of the weights
 _SETTLED = 100  # steps that an estimate of the spread takes at least
 
 
@@ -97,6 +102,7 @@ class MCLMC(FullBatchSampler):
             V=V,
             adapt_steps=adapt_steps,
             adapt=lr is None if adapt is None else adapt,
+            bounded=False,
             window=0,
             metric=metric,
             temperature=temperature,
@@ -116,9 +122,11 @@ class MCLMC(FullBatchSampler):
         (theta,), (g,) = params, grads
         d, scale = theta.shape[1], group["num_data"] / group["temperature"]
         u, root = self.by_weight("momentum", lambda: normalize(self.first_normals())), self.metric()
-        epsilon = self.lengths(group) * math.sqrt(d)
         rows = self._its_rows(group)
         assert rows.loss is not None
+        if group["frozen"] and group["adapt"] and not group["bounded"]:
+            self._bound(group)
+        epsilon = self.lengths(group) * math.sqrt(d)
         before = theta.clone(), rows.loss, g
 
         outer, inner, half = _B * scale * epsilon, (1 - 2 * _B) * scale * epsilon, epsilon / 2
@@ -183,6 +191,39 @@ class MCLMC(FullBatchSampler):
         """L = √Σ Var θ, if enough steps have been seen."""
         if group["L"] is None and group["window"] >= _SETTLED:
             self.by_chain("L").copy_((self.by_chain("spread") / (group["window"] - 1)).sqrt())
+
+    def _bound(self, group: Group) -> None:
+        """Keep lr away from the stability limit of the stiffest direction."""
+        limit = _LIMIT / (self._largest_curvature() * group["num_data"] / group["temperature"]).sqrt()
+        self.set_lengths(group, torch.minimum(self.lengths(group), _SHARE * limit))
+        group["bounded"] = True
+
+    def _largest_curvature(self) -> Tensor:
+        """Of A^{1/2} ∇²(U/N) A^{1/2} at θ, by power iteration with central differences: (chains, 1)."""
+        rows, root = self._its_rows(self.param_groups[0]), self.metric()
+        theta, loss, gradient = rows.theta.clone(), rows.loss, rows.gradient
+        length = _DIFFERENCE * torch.linalg.vector_norm(theta, dim=1, keepdim=True) / math.sqrt(theta.shape[1])
+        length = torch.where(length > 0, length, _DIFFERENCE)
+        v, curvature = normalize(self.first_normals()), theta.new_zeros(len(theta), 1)
+        for _ in range(_POWER_ITERATIONS):
+            along = v if root is None else root * v
+            along = along * (length / torch.linalg.vector_norm(along, dim=1, keepdim=True))
+            slopes = []
+            for sign in (1, -1):
+                rows.theta.copy_(theta + sign * along)
+                slopes.append(self.evaluate()[1])
+            image = (slopes[0] - slopes[1]) / 2
+            image = image if root is None else root * image
+            scale = torch.linalg.vector_norm(along if root is None else along / root, dim=1, keepdim=True)
+            curvature = torch.linalg.vector_norm(image, dim=1, keepdim=True) / scale
+            v = normalize(image)
+        rows.theta.copy_(theta)
+        rows.loss, rows.gradient = loss, gradient
+        rows.write()
+        for p, g in zip(rows.params, rows.by_parameter(gradient), strict=True):
+            if p.grad is not None:
+                p.grad.copy_(g)
+        return curvature.double().clamp_min(1e-30)
 
     def freeze(self) -> None:
         """Keep lr and L as they are; from here on, steps that are not finite are counted anew."""
