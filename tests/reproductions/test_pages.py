@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import limits, scaling, speed_page
+from benchmarks import limits, ranks, scaling, speed_page
 from benchmarks.gold import tables
 from langevin.diagnostics import verdict as verdicts
 from langevin.diagnostics.target_temperature import TOLERANCE
@@ -19,7 +19,10 @@ DOCS, BENCHMARKS = ROOT / "docs", ROOT / "benchmarks"
 def test_the_page_on_choosing_has_the_measured_tables():
     written = (DOCS / "gold" / "tables.md").read_text()
     assert tables(json.loads((DOCS / "gold" / "results.json").read_text())) == written
-    assert written in (DOCS / "choosing-a-sampler.md").read_text()
+    page = (DOCS / "choosing-a-sampler.md").read_text()
+    assert f"<!-- tables -->\n{written}<!-- end -->" in page
+    by_rank = ranks.table(json.loads((DOCS / "gold" / "ranks.json").read_text()))
+    assert f"<!-- ranks -->\n{by_rank}<!-- end -->" in page
 
 
 def test_the_page_on_networks_was_written_by_its_command():

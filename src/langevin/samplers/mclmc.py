@@ -223,7 +223,7 @@ class MCLMC(FullBatchSampler):
         for p, g in zip(rows.params, rows.by_parameter(gradient), strict=True):
             if p.grad is not None:
                 p.grad.copy_(g)
-        return curvature.double().clamp_min(1e-30)
+        return torch.clamp(curvature.double(), min=1e-30)
 
     def freeze(self) -> None:
         """Keep lr and L as they are; from here on, steps that are not finite are counted anew."""
