@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -13,20 +13,30 @@ import langevin as lv
 from langevin.integrations.sklearn import BayesianClassifier, BayesianRegressor
 
 
-@parametrize_with_checks([BayesianClassifier(steps=150, random_state=0), BayesianRegressor(steps=150, random_state=0)])
+QUICK = {"steps": 100, "chains": 1, "random_state": 0}
+
+
+@parametrize_with_checks([BayesianClassifier(**QUICK), BayesianRegressor(**QUICK)])
 def test_estimator_checks(estimator, check):
     check(estimator)
 
 
 def test_cross_validation():
     X, y = load_breast_cancer(return_X_y=True)
-    scores = cross_val_score(BayesianClassifier(steps=400, random_state=0), X, y, cv=3)
+    scores = cross_val_score(BayesianClassifier(steps=300, chains=1, random_state=0), X, y, cv=3)
     assert scores.mean() > 0.93
+
+
+@pytest.mark.slow
+def test_the_defaults_pass_the_verdict():
+    X, y = load_iris(return_X_y=True)
+    assert BayesianClassifier(random_state=0).fit(X, y).verdict_.level == "good"
 
 
 def test_regression_intervals_have_their_nominal_coverage():
     X, y = load_diabetes(return_X_y=True)
-    model = BayesianRegressor(steps=1500, random_state=0).fit(X[:300], y[:300])
+    model = BayesianRegressor(random_state=0).fit(X[:300], y[:300])
+    assert model.verdict_.level == "good"
     mean, std = model.predict(X[300:], return_std=True)
     assert np.mean(np.abs(mean - y[300:]) < 2 * std) == pytest.approx(0.95, abs=0.05)
     assert model.score(X[300:], y[300:]) > 0.35
