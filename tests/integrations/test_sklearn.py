@@ -12,7 +12,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import langevin as lv
 from langevin.integrations.sklearn import BayesianClassifier, BayesianRegressor
 
-
 QUICK = {"steps": 100, "chains": 1, "random_state": 0}
 
 

@@ -2,7 +2,20 @@
 
 from langevin.approximations.averaging import HWA, SWA, SWAG
 from langevin.approximations.base import APPROXIMATIONS, Approximation
+from langevin.approximations.deep_ensemble import DeepEnsemble
 from langevin.approximations.laplace import Laplace
 from langevin.approximations.variational import Family, LowRank, MeanField, elbo
 
-__all__ = ["APPROXIMATIONS", "HWA", "SWA", "SWAG", "Approximation", "Family", "Laplace", "LowRank", "MeanField", "elbo"]
+__all__ = [
+    "APPROXIMATIONS",
+    "HWA",
+    "SWA",
+    "SWAG",
+    "Approximation",
+    "DeepEnsemble",
+    "Family",
+    "Laplace",
+    "LowRank",
+    "MeanField",
+    "elbo",
+]

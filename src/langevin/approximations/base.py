@@ -29,7 +29,13 @@ class Approximation(ABC):
 
     citation: ClassVar[str]  # BibTeX
     tolerates_batchnorm: ClassVar[bool] = False
-    default_draws: ClassVar[int] = 30  # over which a prediction averages
+    default_draws: ClassVar[int] = 30
+    takes_steps: ClassVar[bool] = True  # of an optimizer that the user chooses
+
+    @property
+    def draws(self) -> int:
+        """Over how many draws of the weights a prediction averages."""
+        return self.default_draws
 
     @property
     def linearized(self) -> bool:

@@ -72,6 +72,7 @@ class Laplace(Approximation):
     predictive: str = "linearized"
     max_parameters: int = 5000
     default_draws: ClassVar[int] = 100
+    takes_steps: ClassVar[bool] = False
     citation: ClassVar[str] = """@inproceedings{ritter2018scalable,
   title={A scalable {L}aplace approximation for neural networks},
   author={Ritter, Hippolyt and Botev, Aleksandar and Barber, David},

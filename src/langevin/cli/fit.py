@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
-from langevin.approximations import APPROXIMATIONS, SWA, SWAG, Approximation, Laplace
+from langevin.approximations import APPROXIMATIONS, SWA, SWAG, Approximation
 from langevin.cli import options
 from langevin.cli.options import parse_options
 from langevin.cli.tables import say
@@ -75,7 +75,7 @@ def fit(
     from langevin.loading import load
 
     approximation = make_approximation(method, parse_options(method_option))
-    takes_steps = not isinstance(approximation, Laplace)
+    takes_steps = approximation.takes_steps
     if not takes_steps and (lr is not None or optimizer or optimizer_option):
         raise ValueError(f"--method {method} takes no steps: leave out --lr, --optimizer and --optimizer-option.")
     make_optimizer = _optimizer(approximation, optimizer, lr, parse_options(optimizer_option)) if takes_steps else None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin.approximations import Approximation, Laplace
+from langevin.approximations import Approximation, DeepEnsemble, Laplace
 from langevin.core.arguments import COUNT, DURATION, NATURAL, SEED, validated
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
@@ -30,6 +30,7 @@ from langevin.inference.callbacks import Callbacks
 from langevin.inference.distributed import named_device
 from langevin.inference.engine import Engine
 from langevin.inference.find_map import find_map
+from langevin.inference.fit_ensemble import fit_ensemble
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
 from langevin.inference.resume import finished_fit
@@ -80,7 +81,7 @@ def fit(
         posterior: what to approximate.
         data: the training data: tensors (x, y), a map-style data set, or a DataLoader.
         approximation: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)` or, which
-            takes no steps and so none of the options about them, `lv.Laplace()`.
+            take none of the options about steps, `lv.Laplace()` and `lv.DeepEnsemble(5)`.
         optimizer: an optimizer's class with its options, `partial(torch.optim.Adam, lr=1e-3)`.
         steps: steps in all.
         batch_size: examples per step (128); with a DataLoader it is the loader's.
@@ -88,7 +89,7 @@ def fit(
         schedule: a function from an optimizer to a torch scheduler; averages with `low=…` bring their own.
         init: where to start: the model's weights (None), a state dict such as `lv.find_map(…)` returns, the last sample
             of a run, or another fit: its parameters if they are of the same kind, else its mean.
-        draws: how many draws of the weights a prediction averages over (30; Laplace: 100).
+        draws: how many draws of the weights a prediction averages over (30; Laplace: 100; all members of an ensemble).
         seed: random seed, of training and of draws.
         device: where to compute; by default where the model is.
         out: the directory of the fit. Without one, it is in memory; `fit.save(path)` writes it.
@@ -128,6 +129,25 @@ def fit(
         mode = init if init is not None else partial(find_map, steps=steps or 1000, progress=progress)
         return _laplace(
             posterior, data, approximation, mode, batch_size or 256, seed=seed, out=out, tags=tags, about=about
+        )
+    if isinstance(approximation, DeepEnsemble):
+        given = {"optimizer": optimizer, "steps": steps, "schedule": schedule, "init": init}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise ValueError(
+                f"The members of a deep ensemble start at initializations of their own and are trained by AdamW with "
+                f"early stopping; leave out {named[0]}=…. An ensemble of networks that you trained is "
+                f"lv.Ensemble.concat([a, b, …])."
+            )
+        return fit_ensemble(
+            posterior,
+            data,
+            batch_size=batch_size,
+            seed=seed,
+            out=out,
+            tags=tags,
+            about=about,
+            interval=CheckpointInterval(checkpoint_steps, checkpoint_seconds),
+            progress=progress,
         )
     if optimizer is None or not (isinstance(steps, int) and isinstance(burn_in, int) and 0 <= burn_in < steps):
         raise ValueError(
@@ -210,7 +230,7 @@ def _checked_draws(approximation: Any, draws: int | None) -> int:
         raise ValueError(
             f"{approximation!r} is not an approximation; write lv.fit(posterior, data, lv.MeanField(), …)."
         )
-    draws = approximation.default_draws if draws is None else draws
+    draws = approximation.draws if draws is None else draws
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: a prediction averages over at least one draw of the weights.")
     return draws

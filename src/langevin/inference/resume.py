@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from langevin.approximations import Approximation, Family, Laplace
+from langevin.approximations import Approximation, Family
 from langevin.core.arguments import COUNT, DURATION, validated
 from langevin.core.full_batches import make_batches
 from langevin.core.objective import Objective
@@ -21,7 +21,7 @@ from langevin.ensembles.fit import Fit, read_approximation
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
-from langevin.inference import checks, distributed
+from langevin.inference import checks, distributed, fit_ensemble
 from langevin.inference.autopilot.begin import go_on, is_unfinished, refuse_extension
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.conclude import concluded, probe_inputs
@@ -109,6 +109,13 @@ def resume(
         manifests.require(store.path, manifest)
     if is_unfinished(manifest):
         return _by_autopilot(store, posterior, data, steps, chains, device, callbacks, progress, checkpoint_seconds)
+    if fit_ensemble.is_unfinished(store):
+        posterior = copy.deepcopy(posterior)
+        distributed.place_posterior(posterior, None, 1, device)
+        checks.check_same(store, posterior, posterior, make_batches(data, None, 0, device_of(posterior)))
+        load_tensors(posterior, store.fixed())
+        interval = CheckpointInterval(checkpoint_steps, checkpoint_seconds)
+        return fit_ensemble.complete(store, posterior, data, interval=interval, progress=progress)
     refuse_extension(manifest, steps, chains)
     before = read_settings(store)
     settings = _extended(before, steps, chains)
@@ -259,9 +266,10 @@ def _extended(settings: RunSettings, steps: int | None, chains: int | None) -> R
 
 
 def _check_fit(store: SampleStore, approximation: Approximation, settings: RunSettings, steps: int | None) -> None:
-    """A Laplace approximation takes no steps; of a variational fit the last step has to be a snapshot."""
-    if isinstance(approximation, Laplace):
-        raise RunError(f"{store.name} is a Laplace approximation, which is complete: there is nothing to continue.")
+    """What takes no steps is complete; of a variational fit the last step has to be a snapshot."""
+    if not approximation.takes_steps:
+        kind = type(approximation).__name__
+        raise RunError(f"{store.name} is a fit of {kind}, which is complete: there is nothing to continue.")
     if isinstance(approximation, Family) and steps and not settings.saves(steps):
         fitting = steps + (settings.phase - steps) % settings.thin
         raise ValueError(
