@@ -132,6 +132,7 @@ def _check_moments(values, places=4.5):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_hundred_million_numbers_are_standard_normal(dtype):
     """Moments to order 8, Kolmogorov–Smirnov, Anderson–Darling, tails, and correlations between positions and lanes."""

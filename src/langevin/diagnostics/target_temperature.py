@@ -126,7 +126,9 @@ class Temperatures:
 
 
 def _short(value: Estimate) -> str:
-    return f"{value.mean:.2f} ± {value.error:.2f}" if value.known else f"{value.mean:.2f} ± unknown"
+    digits = 2 if not 0 < abs(value.mean) < 0.2 else 1 - math.floor(math.log10(abs(value.mean)))
+    error = f"{value.error:.{digits}f}" if value.known else "unknown"
+    return f"{value.mean:.{digits}f} ± {error}"
 
 
 def _named(name: str, readings: dict[str, Estimate]) -> str:

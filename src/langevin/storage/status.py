@@ -39,7 +39,20 @@ def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
         )
     remarks += [f"corrupted: {file} ({why})" for file, why in store.corrupted.items()]
     remarks += [str(gap) for gap in store.missing]
+    remarks += _decisions(store.manifest)
     return _title(store, settings), rows, remarks
+
+
+def _decisions(manifest: dict[str, object]) -> list[str]:
+    """Where a run by autopilot is, and what it decided last."""
+    autopilot, tuning = manifest.get("autopilot"), manifest.get("tuning")
+    if not isinstance(autopilot, dict):
+        return []
+    last = tuning[-1] if isinstance(tuning, list) and tuning else None
+    if not isinstance(last, dict):
+        return [f"autopilot, stage: {autopilot.get('stage')}"]
+    why = f" ({last['why']})" if last.get("why") else ""
+    return [f"autopilot, {last.get('stage')}: {last.get('decided')}{why}"]
 
 
 def _title(store: DirectoryStore, settings: dict[str, object]) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 
 import langevin as lv
 from langevin.inference.autopilot import autopilot, warm_start
+from langevin.storage.status import describe
 
 N = 120
 
@@ -112,6 +113,7 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage, w
         patched.setattr(autopilot.stages, "advance", dies)
         with pytest.raises(Killed):
             small(tmp_path / "cut")
+    assert describe(tmp_path / "cut")[2][-1].startswith("autopilot, ")
     again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
     assert torch.equal(draws(again), draws(whole))
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
