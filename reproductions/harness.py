@@ -86,6 +86,7 @@ class Paper:
     citation: str
     experiments: Mapping[str, Experiment]
     remarks: str = ""
+    settings_known: bool = True  # whether the text that was at hand says them
 
 
 def run_experiments(

@@ -51,7 +51,7 @@ def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str
     for name, experiment, rows in _measured(paper, results):
         figure = f"![{experiment.title}]({name}.png)" if rows else "Not run yet."
         parts += [f"## {experiment.title}", figure, _judges(experiment, results["experiments"].get(name, {}), rows)]
-        parts += [_versions(rows), _reductions(experiment, results)]
+        parts += [_versions(rows), _reductions(experiment, results, paper.settings_known)]
     parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -152,13 +152,13 @@ def accepts_overview(file: Path) -> bool:
     return not file.exists() or file.read_text().startswith(_TITLE)
 
 
-def _reductions(experiment: Experiment, results: dict[str, Any]) -> str:
+def _reductions(experiment: Experiment, results: dict[str, Any], known: bool) -> str:
     ours = json.loads(json.dumps(asdict(experiment.settings[results["scale"]])))
     paper = json.loads(json.dumps(asdict(experiment.settings["paper"])))
     changed = [(name, _short(ours[name]), _short(paper[name])) for name in ours if ours[name] != paper[name]]
     if not changed:
-        return "All settings are the paper's."
-    return _table(("setting", "here", "in the paper"), changed)
+        return "All settings are the paper's." if known else "All settings are our own, at full size."
+    return _table(("setting", "here", "in the paper" if known else "our guess at full size"), changed)
 
 
 def _table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:

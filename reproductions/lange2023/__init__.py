@@ -13,6 +13,7 @@ PAPER = Paper(
         "the noise of the bandit, were chosen after trial runs; every method is shown at the rate of its grid that "
         "does best in what is shown."
     ),
+    settings_known=False,
     experiments={
         "simulation": simulation.EXPERIMENT,
         "condition": condition.EXPERIMENT,
