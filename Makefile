@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench bench-autopilot faults reproduce architecture clean
+.PHONY: demo test test-slow lint bench bench-autopilot faults reproduce architecture package clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -43,6 +43,18 @@ faults: .venv/ready-test
 		tests/storage/test_faults_files.py tests/storage/test_faults_writers.py \
 		tests/storage/test_faults_killed.py tests/storage/test_faults_system.py tests/inference/distributed
 	$(BIN)/python -m benchmarks scaling --out docs/scaling --page docs/scaling.md --faults .faults.xml
+
+# wheel and sdist, checked; the wheel is installed into an empty environment and runs the quickstart there
+package: .venv/ready
+	$(PIP) build twine check-wheel-contents
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	rm -rf dist/.venv && $(PYTHON) -m venv dist/.venv
+	dist/.venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd dist && .venv/bin/langevin --version && .venv/bin/langevin demo --out demo
+	rm -rf dist/.venv dist/demo
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
