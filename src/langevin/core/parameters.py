@@ -42,7 +42,11 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         )
     with torch.no_grad():
         for name, tensor in tensors.items():
-            own[names[name]].copy_(tensor)
+            place = own[names[name]]
+            if type(place) is nn.Parameter and not place.requires_grad:
+                place.data = tensor.detach().to(place, copy=True)  # its memory may be that of the user's model
+            else:
+                place.copy_(tensor)
 
 
 def check_precision(name: str, parameter: Tensor) -> None:

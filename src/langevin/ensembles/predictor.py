@@ -1,6 +1,6 @@
 """A model and its likelihood as a function of weights and inputs. The user's model is never modified.
 
-A predictor has a copy of the model in evaluation mode. Every thread gets its own module, whose tensors share the memory
+A predictor has a copy of the model in evaluation mode; of frozen parameters it shares the memory. Every thread gets its own module, whose tensors share the memory
 of that copy until they are replaced by the weights of a sample: prediction is thread-safe.
 """
 
@@ -17,10 +17,12 @@ from torch.func import functional_call, jvp, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from langevin.core.batches import batch_size_of, call
+from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Likelihood
 from langevin.core.likelihoods.base import gaussian
+from langevin.core.outputs import call, output_of
 from langevin.core.parameters import internal_names, load_tensors, public_name
+from langevin.core.pretrained import Watch, shared_frozen
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
 Weights = Mapping[str, Tensor]
@@ -61,7 +63,7 @@ class _Outputs(nn.Module):
         args = () if kwargs else tuple(x) if isinstance(x, tuple | list) else (x,)
 
         def output(weights: dict[str, Tensor]) -> Tensor:
-            result: Tensor = functional_call(self.model, weights, args, kwargs)
+            result: Tensor = output_of(functional_call(self.model, weights, args, kwargs))
             return result
 
         value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
@@ -73,8 +75,11 @@ class Predictor:
     """Maps weights, named as in the model, and inputs to the parameters of the predictive distribution."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, fixed: Weights | None = None) -> None:
-        module = _Outputs(copy.deepcopy(model), copy.deepcopy(likelihood))
+        shared = shared_frozen(model)
+        module = _Outputs(copy.deepcopy(model, dict(shared)), copy.deepcopy(likelihood))
         load_tensors(module, fixed or {})
+        mine = {id(p) for p in shared.values()}
+        self._watch = Watch({public_name(n): p for n, p in module.named_parameters() if id(p) in mine})
         self._module = module.eval().requires_grad_(False)
         self._names = internal_names(module)
         self._local = threading.local()
@@ -163,6 +168,7 @@ class Predictor:
     def outputs(self, stack: Weights, x: Any, batch_size: int) -> list[Any]:
         """The outputs of stacked weights at x, (samples, inputs, …), as a list over batches of inputs."""
         device = self.device
+        self._watch.check()
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
         compute = self._vectorised if self._can_vectorise(x) else self._one_by_one
         return [compute(named, batch) for batch in _split(x, batch_size, device)]
