@@ -44,6 +44,7 @@ FREE = {  # (function or *, argument): what of the pool makes sense, or can't be
     ("*", "checkpoint_seconds"): {"infinity"},
     ("resume", "init"): set(POOL),  # looked at only if chains are added
     ("run.predict_many", "samples"): {"dict"},  # its keys
+    ("Posterior", "output"): {"negative"},  # looked at when the model is called
     ("Recorder.record", "stats"): {"negative", "NaN", "infinity", "bool", "huge", "float"},  # any number
 }
 OWN = {  # errors of what was given: a function or a module is called, and its error is shown as it is
@@ -131,6 +132,7 @@ def functions():
         for kind in registry.values():
             yield f"{registry.kind} {kind.__name__}", kind, LIKELIHOOD.get(kind, {})
     yield "priors.fan_in", priors.fan_in, {"model": toy_model()}
+    yield "priors.lora", priors.lora, {"model": toy_model()}
     yield "priors.default", priors.default, {"model": toy_model()}
     yield "priors.resnetpp", priors.resnetpp, {}
     yield "priors.PerParameter", priors.PerParameter, {"patterns": {"*": priors.Flat()}}

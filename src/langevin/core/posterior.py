@@ -126,6 +126,10 @@ class Posterior(Objective):
         """
         return self._with_prior(self.data_loss(x, y), gaussian_priors)
 
+    def loss_of(self, output: Tensor, y: Any) -> Tensor:
+        """The same, given the model's output: for a loop that has called the model already."""
+        return self._with_prior(self.data_loss_of(output, y), True)
+
     def forward(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
         """The same in plain torch operations, for `torch.func` and `torch.compile`."""
         energy = self.data_loss(x, y, vectorised=True)
@@ -233,14 +237,11 @@ class Posterior(Objective):
         return list(_find_incompatible(self.model))
 
     def _freeze_all_but(self, patterns: list[str]) -> None:
-        matched = set()
-        for name, parameter in self.named_parameters():
-            hits = [pattern for pattern in patterns if fnmatchcase(public_name(name), pattern)]
-            parameter.requires_grad_(bool(hits))
-            matched.update(hits)
-        if unmatched := [pattern for pattern in patterns if pattern not in matched]:
-            names = [public_name(name) for name, _ in self.named_parameters()]
-            raise ValueError(f"sampled={unmatched} matches no parameter; the names are {names}.")
+        parameters = {public_name(name): p for name, p in self.named_parameters()}
+        if unmatched := [each for each in patterns if not any(fnmatchcase(name, each) for name in parameters)]:
+            raise ValueError(f"sampled={unmatched} matches no parameter; the names are {list(parameters)}.")
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(any(fnmatchcase(name, pattern) for pattern in patterns))
 
     def _prior_terms(self) -> Iterator[tuple[nn.Module, str, Prior]]:
         modules = dict(self.named_modules())

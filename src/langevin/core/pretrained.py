@@ -35,8 +35,9 @@ def lora_layers(model: nn.Module) -> Iterator[LoRALayer]:
         factors, scaling = getattr(module, "lora_A", None), getattr(module, "scaling", None)
         if not isinstance(factors, nn.ModuleDict) or not isinstance(scaling, Mapping):
             continue
-        for adapter, factor in factors.items():
+        for adapter in factors:
             place = "{}.lora_{}.{}.weight" if name else "{}lora_{}.{}.weight"
+            factor: Any = factors[adapter]
             rank, inputs = len(factor.weight), factor.weight[0].numel()
             a, b = (place.format(name, which, adapter) for which in "AB")
             yield LoRALayer(a, b, inputs, rank, float(scaling[adapter]))
@@ -64,8 +65,8 @@ def refuse_model(model: nn.Module) -> None:
         quantized = hasattr(parameter, "quant_state") or not (parameter.is_floating_point() or parameter.is_complex())
         if parameter.requires_grad and quantized:
             raise ValueError(
-                f"Parameter {name!r} is quantized ({type(parameter).__name__}), and a sampler can't move it. Freeze the "
-                f"base model and sample an adapter in float32: peft.get_peft_model(model, LoraConfig(…))."
+                f"Parameter {name!r} is quantized ({type(parameter).__name__}), and a sampler can't move it. Freeze "
+                f"the base model and sample an adapter in float32: peft.get_peft_model(model, LoraConfig(…))."
             )
 
 
@@ -126,4 +127,3 @@ class Watch:
                     f"The frozen parameter {name!r} of the model was changed after sampling; samples share it with the "
                     f"model, so their predictions would be others. Change a copy instead: copy.deepcopy(model)."
                 )
-

@@ -1,7 +1,8 @@
 """A model and its likelihood as a function of weights and inputs. The user's model is never modified.
 
-A predictor has a copy of the model in evaluation mode; of frozen parameters it shares the memory. Every thread gets its own module, whose tensors share the memory
-of that copy until they are replaced by the weights of a sample: prediction is thread-safe.
+A predictor has a copy of the model in evaluation mode, which shares the memory of frozen parameters with the original.
+Every thread gets its own module, whose tensors share the memory of that copy until they are replaced by the weights of
+a sample: prediction is thread-safe.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Likelihood
-from langevin.core.likelihoods.base import gaussian
+from langevin.core.likelihoods.base import gaussian, in_single_precision
 from langevin.core.outputs import call, output_of
-from langevin.core.parameters import internal_names, load_tensors, public_name
+from langevin.core.parameters import half_dtype, half_precision, internal_names, load_tensors, public_name
 from langevin.core.pretrained import Watch, shared_frozen
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
@@ -47,6 +48,7 @@ class _Outputs(nn.Module):
 
     def forward(self, x: Any, y: Any = None) -> Any:
         output = call(self.model, x) if self.center is None else self._linearized(x)
+        output = in_single_precision(output) if isinstance(output, Tensor) else output
         if y is not None:
             return self.likelihood.log_prob(output, y)
         if hasattr(self.likelihood, "probs"):
@@ -84,7 +86,11 @@ class Predictor:
         self._names = internal_names(module)
         self._local = threading.local()
         self._works_with_vmap: bool | None = None
-        self._size = sum(p.numel() for p in module.parameters())
+        self._half = half_dtype(module)
+        moving = [p.numel() for p in model.parameters() if p.requires_grad]
+        everything = [p.numel() for p in module.parameters()]
+        self._size = sum(moving or everything)  # of what differs from sample to sample
+        self._adapts = self._size < sum(everything)  # of few weights of a large model
         self._convolves = any(isinstance(each, _ConvNd) for each in module.modules())
 
     @property
@@ -142,6 +148,8 @@ class Predictor:
 
     def batch_of_samples(self, x: Any) -> int:
         """The number of samples to read at a time for these inputs."""
+        if self._adapts:  # as many sequences at a time as one prediction may have
+            return max(1, _FEW // batch_size_of(x))
         return max(1, min(128, _TOGETHER // (self._size + batch_size_of(x))))
 
     @property
@@ -170,8 +178,9 @@ class Predictor:
         device = self.device
         self._watch.check()
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
-        compute = self._vectorised if self._can_vectorise(x) else self._one_by_one
-        return [compute(named, batch) for batch in _split(x, batch_size, device)]
+        with half_precision(device, self._half):
+            compute = self._vectorised if self._can_vectorise(named, x) else self._one_by_one
+            return [compute(named, batch) for batch in _split(x, batch_size, device)]
 
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
@@ -179,7 +188,9 @@ class Predictor:
         x, y = tree_map(lambda t: torch.as_tensor(t).to(device), (x, y))
         for sample in weights:
             named = {self._names[name]: tensor.to(device) for name, tensor in sample.items()}
-            yield functional_call(self._mine(), named, (x, y))
+            with half_precision(device, self._half):
+                log_p = functional_call(self._mine(), named, (x, y))
+            yield log_p
 
     def module_of(self, stack: Weights) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
         """A copy of the module, the stacked weights under its names, and its other tensors: for export."""
@@ -207,13 +218,13 @@ class Predictor:
             outputs.append(module(x))
         return tree_map(lambda *rows: torch.stack(rows), *outputs)
 
-    def _can_vectorise(self, x: Any) -> bool:
+    def _can_vectorise(self, named: Weights, x: Any) -> bool:
         """True for a small network without convolutions and few inputs, where calls cost more than arithmetic."""
         if batch_size_of(x) > _FEW or self._size > _SMALL or self._convolves:
             return False
         if self._works_with_vmap is None:
             try:
-                two = {name: p.expand(2, *p.shape) for name, p in self._module.named_parameters()}
+                two = {name: stack[:1].expand(2, *stack.shape[1:]) for name, stack in named.items()}
                 self._vectorised(two, next(_split(x, 1, self.device)))
                 self._works_with_vmap = True
             except RuntimeError:  # an operation without a batching rule for vmap

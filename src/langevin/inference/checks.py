@@ -28,13 +28,13 @@ from langevin.core.full_batches import FullBatches
 from langevin.core.likelihoods import MeanLoss
 from langevin.core.objective import Objective
 from langevin.core.outputs import call
-from langevin.core.parameters import nonfinite_example, public_name
+from langevin.core.parameters import half_precision, nonfinite_example, public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.core.pretrained import refuse_padding
 from langevin.core.sharding import is_sharded
 from langevin.errors import DivergenceError, RunError
 from langevin.inference.distributed import Place
-from langevin.inference.manifest import describe_posterior
+from langevin.inference.manifest import describe_posterior, device_of
 from langevin.inference.settings import RunSettings
 from langevin.inference.steppers import SchedulerFactory, write_recipe
 from langevin.samplers import Sampler
@@ -56,7 +56,7 @@ def check_posterior(posterior: Any) -> None:
         )
 
 
-def check_data(posterior: Posterior, batches: Batches, seed: int) -> float:
+def check_data(posterior: Posterior, batches: Batches, seed: int, autocast: torch.dtype | None = None) -> float:
     """Raise for data that do not fit the posterior, and for a loss that is not finite or not repeatable; the loss."""
     check_num_data(posterior, batches)
     if not batches.exact_resume:
@@ -66,7 +66,7 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> float:
             "instead.",
             stacklevel=4,
         )
-    with preserve_rng_state():
+    with preserve_rng_state(), half_precision(device_of(posterior), autocast):
         loss = _check_loss(posterior, batches, seed)
         if batches.exact_resume and not is_repeatable(batches):
             batches.exact_resume = False

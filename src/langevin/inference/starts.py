@@ -101,10 +101,11 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
             torch.manual_seed(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
             for layer in layers:
                 _reset(layer)()
-            for layer in scratch.model.modules():
-                if hasattr(layer, "reset_lora_parameters"):  # of PEFT, where B = 0: the adapted model is the base model
-                    for adapter in layer.lora_A:
-                        layer.reset_lora_parameters(adapter, True)
+            adapted: Any
+            for adapted in scratch.model.modules():
+                if hasattr(adapted, "reset_lora_parameters"):  # of PEFT: B = 0, so that the start is the base model
+                    for adapter in adapted.lora_A:
+                        adapted.reset_lora_parameters(adapter, True)
         yield {name: fresh.to(current[name]) for name, fresh in _current(scratch).items()}
 
 

@@ -43,26 +43,25 @@ class MeanLoss:
     def mean_energy(self, model: nn.Module, x: Any, y: Any) -> Tensor:
         """The loss of a batch."""
         if self.loss_fn is not None:
-            loss = self.loss_fn(call(model, x), y)
+            loss: Any = self.loss_fn(call(model, x), y)
         else:
             returned = call_whole(model, x, **{self.labels: y})
             loss = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", None)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else "no loss"
             raise ValueError(
-                f"{self!r} needs one number, the mean loss of the batch; given {given}. Use a model that returns a loss "
-                f'when it is called with {self.labels}=…, or give a function: MeanLoss(nn.CrossEntropyLoss()).'
+                f"{self!r} needs one number, the mean loss of the batch; given {given}. Use a model that returns a "
+                f"loss when it is called with {self.labels}=…, or give a function: MeanLoss(nn.CrossEntropyLoss())."
             )
-        return loss
+        mean: Tensor = loss
+        return mean
 
     @torch.no_grad()
     def check(self, model: nn.Module, x: Any, y: Any) -> None:
         """Raise unless the loss of a few examples is the mean of their losses, which are computed one by one."""
         x, y = tree_map(lambda t: t[:_EXAMPLES], (x, y))
         count = len(y if isinstance(y, Tensor) else next(iter(y)))
-        each = [
-            float(self.mean_energy(model, *tree_map(lambda t, i=i: t[i : i + 1], (x, y)))) for i in range(count)
-        ]
+        each = [float(self.mean_energy(model, *tree_map(lambda t, i=i: t[i : i + 1], (x, y)))) for i in range(count)]
         mean, found = sum(each) / count, float(self.mean_energy(model, x, y))
         if abs(found - mean) > 1e-3 * max(1.0, abs(mean)):
             total = abs(found - mean * count) <= 1e-3 * max(1.0, abs(mean * count))
@@ -72,8 +71,8 @@ class MeanLoss:
                 else "A mean over tokens is not one over examples: use lv.likelihoods.Tokens()."
             )
             raise ValueError(
-                f"The loss of {count} examples is {found:.4g}, but the mean of their losses, one by one, is {mean:.4g}; "
-                f"the temperature would be wrong. {remedy}"
+                f"The loss of {count} examples is {found:.4g}, but the mean of their losses, one by one, is "
+                f"{mean:.4g}: the temperature would be wrong. {remedy}"
             )
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:

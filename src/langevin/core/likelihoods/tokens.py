@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from langevin.core.likelihoods.base import LIKELIHOODS, in_single_precision
 
+IGNORED = -100  # the label of positions that do not count
+
 
 @LIKELIHOODS.register
 class Tokens:
@@ -22,15 +24,16 @@ class Tokens:
     Args:
         shift: the logits at a position are about the label of the next one, as in causal language models whose labels
             are their input_ids. False for token classification and masked language models.
-        ignore_index: positions with this label do not count: padding, the prompt.
+
+    Positions with the label −100, torch's `ignore_index`, do not count: padding, the prompt.
 
     >>> logits, labels = torch.zeros(1, 3, 5), torch.tensor([[1, 4, -100]])
     >>> Tokens().log_prob(logits, labels), Tokens(shift=False).log_prob(logits, labels)
     (tensor([-1.6094]), tensor([-3.2189]))
     """
 
-    def __init__(self, shift: bool = True, ignore_index: int = -100) -> None:
-        self.shift, self.ignore_index = shift, ignore_index
+    def __init__(self, shift: bool = True) -> None:
+        self.shift = shift
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Σ over positions of log softmax(output)[target]."""
@@ -43,21 +46,21 @@ class Tokens:
         output, target = in_single_precision(output), target.long()
         if self.shift:
             output, target = output[:, :-1], target[:, 1:]
-        each = functional.cross_entropy(output.mT, target, reduction="none", ignore_index=self.ignore_index)
+        each = functional.cross_entropy(output.mT, target, reduction="none", ignore_index=IGNORED)
         return -each.sum(1)
 
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Raise for labels that are not a class of this output, and if no position counts."""
-        counted = target != self.ignore_index
+        counted = target != IGNORED
         outside = counted & ((target < 0) | (target >= output.shape[-1]))
         if bool(outside.any()):
             raise ValueError(
                 f"The model has {output.shape[-1]} outputs at each position, so labels must lie in 0 … "
-                f"{output.shape[-1] - 1} or be {self.ignore_index}, which is ignored; found {int(target[outside][0])}."
+                f"{output.shape[-1] - 1} or be {IGNORED}, which is ignored; found {int(target[outside][0])}."
             )
         if not bool((counted[:, 1:] if self.shift else counted).any()):
             raise ValueError(
-                f"No position has a label other than {self.ignore_index}, so the data say nothing. Give labels of "
+                f"No position has a label other than {IGNORED}, so the data say nothing. Give labels of "
                 f"{'the following positions' if self.shift else 'some positions'}, such as input_ids."
             )
 
@@ -70,7 +73,7 @@ class Tokens:
         drawn = torch.multinomial(in_single_precision(output).softmax(-1).flatten(0, 1), 1, generator=generator)
         labels = drawn.reshape(output.shape[:2])
         if self.shift:
-            first = torch.full_like(labels[:, :1], self.ignore_index)
+            first = torch.full_like(labels[:, :1], IGNORED)
             labels = torch.cat([first, labels[:, :-1]], 1)
         return labels
 
@@ -80,7 +83,7 @@ class Tokens:
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"shift": self.shift, "ignore_index": self.ignore_index}
+        return {"shift": self.shift}
 
     def __repr__(self) -> str:
-        return f"Tokens(shift={self.shift}, ignore_index={self.ignore_index})"
+        return f"Tokens(shift={self.shift})"
