@@ -34,8 +34,8 @@ def test_streaming_and_its_resume(tmp_path):
     with pytest.raises(ValueError, match=r"DataLoader\(data, batch_size=128\)"):
         lv.sample(toy_posterior(), stream().dataset, lv.SGLD, lr=1e-2, steps=5, progress=False)
     options = {"burn_in": 0, "thin": 3, "progress": False}
+    whole = lv.sample(toy_posterior(), stream(), lv.SGLD, lr=1e-2, steps=18, **options)
+    lv.sample(toy_posterior(), stream(), lv.SGLD, lr=1e-2, steps=9, out=tmp_path / "run", **options)
     with pytest.warns(UserWarning, match="can't be repeated"):
-        whole = lv.sample(toy_posterior(), stream(), lv.SGLD, lr=1e-2, steps=18, **options)
-        lv.sample(toy_posterior(), stream(), lv.SGLD, lr=1e-2, steps=9, out=tmp_path / "run", **options)
         resumed = lv.resume(tmp_path / "run", toy_posterior(), stream(), steps=18, progress=False)
     assert_same_samples(whole, resumed)
