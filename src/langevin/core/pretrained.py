@@ -119,6 +119,9 @@ class Watch:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._seen = [(name, tensor, tensor._version) for name, tensor in parameters.items()]
 
+    def __reduce__(self) -> Any:
+        return Watch, ({},)  # a copy, or what was pickled, shares nothing
+
     def check(self) -> None:
         """Raise if one has changed."""
         for name, tensor, version in self._seen:

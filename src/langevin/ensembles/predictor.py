@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Likelihood
-from langevin.core.likelihoods.base import gaussian, in_single_precision
+from langevin.core.likelihoods.base import gaussian
 from langevin.core.outputs import call, output_of
 from langevin.core.parameters import half_dtype, half_precision, internal_names, load_tensors, public_name
 from langevin.core.pretrained import Watch, shared_frozen
@@ -48,7 +49,8 @@ class _Outputs(nn.Module):
 
     def forward(self, x: Any, y: Any = None) -> Any:
         output = call(self.model, x) if self.center is None else self._linearized(x)
-        output = in_single_precision(output) if isinstance(output, Tensor) else output
+        if isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16):
+            output = output.float()
         if y is not None:
             return self.likelihood.log_prob(output, y)
         if hasattr(self.likelihood, "probs"):
@@ -68,7 +70,8 @@ class _Outputs(nn.Module):
             result: Tensor = output_of(functional_call(self.model, weights, args, kwargs))
             return result
 
-        value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention can't be differentiated forward
+            value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
         linear: Tensor = value + change
         return linear
 
@@ -119,7 +122,7 @@ class Predictor:
 
     def linearized(self, center: Weights) -> Predictor:
         """The same with the model linearized about these weights."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.center = nn.Module().to(self.device)
         for name, tensor in center.items():
             other._module.center.register_buffer(name.replace(".", "/"), tensor.detach().to(self.device))
@@ -127,7 +130,7 @@ class Predictor:
 
     def double(self) -> Predictor:
         """The same in double precision."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.double()
         return other
 
@@ -159,7 +162,7 @@ class Predictor:
 
     def with_moments(self) -> Predictor:
         """The same, which knows of p(y|x) its mean and variance only."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.moments = True
         return other
 
@@ -204,7 +207,8 @@ class Predictor:
     def _vectorised(self, named: Weights, x: Any) -> Any:
         """All weights in one computation."""
         module = self._mine()
-        return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention is computed for one sample after another
+            return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
 
     def _one_by_one(self, named: Weights, x: Any) -> Any:
         """One forward pass per sample, with the weights in this thread's module: faster than `functional_call`."""
@@ -235,11 +239,20 @@ class Predictor:
         """This thread's module."""
         found = getattr(self._local, "module", None)
         if found is None:
-            aliases: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in self._module.parameters()}
-            aliases |= {id(b): b.detach() for b in self._module.buffers()}
-            found = self._local.module = copy.deepcopy(self._module, aliases)
+            found = self._local.module = copy.deepcopy(self._module, self._aliases())
         module: nn.Module = found
         return module
+
+    def _copied(self) -> Predictor:
+        """Another predictor, whose module shares the memory of this one's."""
+        other = copy.copy(self)
+        other._module = copy.deepcopy(self._module, self._aliases())
+        return other
+
+    def _aliases(self) -> dict[int, Any]:
+        """A memo for `copy.deepcopy`: tensors of the copy are objects of their own, in the same memory."""
+        aliases: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in self._module.parameters()}
+        return aliases | {id(b): b.detach() for b in self._module.buffers()}
 
     def _tensors(self) -> dict[str, Tensor]:
         own = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
