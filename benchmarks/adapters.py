@@ -40,6 +40,7 @@ SAMPLER_RATES = {"SGLD": (0.01, 0.03, 0.1), "SGHMC": (0.001, 0.003, 0.01)}
 SEEDS, MEMBERS, CHAINS, BATCH = 3, 4, 2, 32
 MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS = 600, 1200, 400, 800
 BUDGET = "3 min"
+DRAWS = 20  # of Laplace, each a linearization of the model at all inputs
 METHODS = ("MAP", "deep ensemble", "Laplace", "SGLD", "SGHMC", "autopilot")
 
 Say = Callable[[str], None]
@@ -217,11 +218,11 @@ def run_adapters(out: Path, say: Say = print, threads: int = 1) -> None:
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(out, say)
     bench.row("setting", lambda: setting(bench))
+    bench.row("costs", lambda: costs(partial(bench.posterior, bench.chosen[0]), bench.task.train, bench.work))
     for seed in range(SEEDS):
         for method in METHODS:
             bench.row(f"{method}, seed {seed}", partial(bench.measured, method, seed))
-    bench.row("costs", lambda: costs(partial(bench.posterior, bench.chosen[0]), bench.task.train, bench.work))
-    write_tables(out, bench.rows)
+            write_tables(out, bench.rows)
 
 
 def setting(bench: Bench) -> dict[str, Any]:
@@ -249,19 +250,19 @@ def inputs_of(batch: Batch) -> Batch:
 def write_tables(out: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """What docs/fine-tuning.md contains."""
     lines = [
-        "| method | members | test NLL | accuracy | calibration error | AUROC, entropy | AUROC, mutual information | "
-        "R̂ | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | seeds | members | test NLL | accuracy | calibration error | AUROC, entropy | "
+        "AUROC, mutual information | R̂ | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS:
         mine = [row for seed in range(SEEDS) if (row := rows.get(f"{method}, seed {seed}")) is not None]
         if not mine:
             continue
         entropy = [row["auroc"]["entropy"] for row in mine]
-        information = [row["auroc"].get("mutual_information", math.nan) for row in mine]
+        information = [row["auroc"].get("mutual information", math.nan) for row in mine]
         rhat = f"{max(row['rhat'] for row in mine):.2f}" if "rhat" in mine[0] else ""
         lines.append(
-            f"| {method} | {mine[0]['members']} | {_mean([row['nll'] for row in mine])} | "
+            f"| {method} | {len(mine)} | {mine[0]['members']} | {_mean([row['nll'] for row in mine])} | "
             f"{_mean([row['accuracy'] for row in mine])} | {_mean([row['ece'] for row in mine])} | {_mean(entropy)} | "
             f"{_mean(information) if mine[0]['members'] > 1 else ''} | {rhat} | "
             f"{statistics.median(row['seconds'] for row in mine):.0f} |"
@@ -271,7 +272,7 @@ def write_tables(out: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     about = (
         f"{found['sizes']['train']} training, {found['sizes']['validation']} validation and {found['sizes']['test']} "
         f"test paragraphs, {found['sizes']['outside']} out-of-distribution ones; {found['trainable']:,} of "
-        f"{found['weights']:,} weights are sampled; mean ± standard error over {SEEDS} seeds."
+        f"{found['weights']:,} weights are sampled; mean ± standard error over seeds."
     )
     (out / "scores.md").write_text("\n".join([about, "", *lines]) + "\n")
     (out / "chosen.md").write_text("\n".join([found["rule"], "", *chosen]) + "\n")
@@ -303,5 +304,5 @@ def cost_table(found: Mapping[str, Any]) -> str:
 
 
 def _mean(values: list[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.3f} ± {error:.3f}"
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{error}"

@@ -35,6 +35,7 @@ def test_exactly_the_trainable_parameters_are_sampled_and_the_base_model_is_shar
         assert {p.data_ptr() for n, p in model.named_parameters() if n not in trainable} <= places
 
 
+@pytest.mark.slow  # looks at all objects that there are
 def test_sampling_and_prediction_need_no_second_base_model():
     class Large(torch.nn.Module):
         def __init__(self):
