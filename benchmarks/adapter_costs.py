@@ -129,9 +129,8 @@ def _bytes() -> int:
 
 
 def _prediction_times(run: lv.Run, x: Batch, rounds: int = 7) -> dict[str, float]:
-    predictor, stacks = run.predictors[0]
-    (stack,) = stacks(len(run))
-    named = {predictor._names[name]: tensor for name, tensor in stack.items()}
+    predictor = run.predictors[0][0]
+    named = {predictor._names[name]: torch.stack([sample[name] for sample in run]) for name in run[0]}
     found = {}
     with torch.no_grad():
         for name, compute in (("together", predictor._vectorised), ("one_by_one", predictor._one_by_one)):

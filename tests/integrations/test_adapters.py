@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 import langevin as lv
 from langevin.integrations.huggingface import load_adapters, save_adapters
+from tests.inference.distributed.launch import launch
 from tests.transformer_models import N, adapted, adapter_posterior, bert, gpt2, inputs_of, sampled, text_data
 
 
@@ -200,3 +201,16 @@ def test_trainable_quantized_weights_are_refused():
         lv.Posterior(model, lv.likelihoods.Categorical(), num_data=10)
     model.weight.requires_grad_(False)
     lv.Posterior(model, lv.likelihoods.Categorical(), num_data=10)
+
+
+def in_parallel(out):
+    return len(sampled(quiet(), text_data(), out=out, mesh="data=2"))
+
+
+@pytest.mark.slow
+def test_two_processes_along_data_are_one_to_rounding(tmp_path):
+    whole = sampled(quiet(), text_data())
+    assert launch(in_parallel, 2, tmp_path / "run") == [len(whole)] * 2
+    run = lv.load(tmp_path / "run", adapted())
+    for name, tensor in whole[-1].items():
+        torch.testing.assert_close(run[-1][name], tensor, atol=2e-5, rtol=2e-5)
