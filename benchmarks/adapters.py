@@ -286,13 +286,10 @@ def cost_table(found: Mapping[str, Any]) -> str:
         "| | time of a step, relative to AdamW | memory above fine-tuning, copies of the adapters |",
         "|---|---|---|",
     ]
-    for name, step in found["steps"].items():
-        memory = found["memory"].get(name)
-        lines.append(
-            f"| {name} | {step['ratio']:.3f} ({step['low']:.3f} to {step['high']:.3f}; processor "
-            f"{step['processor']:.3f}) | "
-            f"{'' if memory is None else f'{memory:+.2f}'} |"
-        )
+    for name, memory in found["memory"].items():
+        step = found["steps"].get(name)
+        ratio = "" if step is None else f"{step['ratio']:.3f} (quartiles {step['low']:.3f} to {step['high']:.3f})"
+        lines.append(f"| {name} | {ratio} | {memory:+.2f} |")
     lines += [
         "",
         f"A sample takes {found['sample_bytes'] / 1e3:.1f} kB on disk, the whole model "
