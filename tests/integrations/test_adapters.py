@@ -121,6 +121,7 @@ def test_samples_on_disk_are_adapters_only_and_the_base_model_is_known_by_its_di
         lv.resume(tmp_path / "run", adapter_posterior(adapted(other).eval()), data, steps=20, progress=False)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_adapters_is_the_uninterrupted_one(tmp_path):
     data = text_data()
     whole = sampled(quiet(), data, chains=2, steps=20)
@@ -130,7 +131,7 @@ def test_a_resumed_run_of_adapters_is_the_uninterrupted_one(tmp_path):
         assert all(torch.equal(whole.chain(chain)[-1][n], t) for n, t in resumed.chain(chain)[-1].items())
 
 
-@pytest.mark.parametrize("kind", ["classifier", "language model"])
+@pytest.mark.parametrize("kind", ["classifier", pytest.param("language model", marks=pytest.mark.slow)])
 def test_samples_are_written_and_read_as_adapters_of_peft(kind, tmp_path):
     data = text_data()
     if kind == "classifier":

@@ -78,6 +78,7 @@ def test_a_trainer_resumes_from_its_checkpoint_and_the_run_goes_on(whole, tmp_pa
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
+@pytest.mark.slow
 def test_a_second_chain_is_recorded_beside_the_first(whole, tmp_path):
     for chain in (0, 1):
         trainer, sampling = prepared(tmp_path, chain=chain, max_steps=8)
@@ -107,16 +108,22 @@ def test_a_killed_trainer_resumes_bit_for_bit(whole, tmp_path, kill):
     ("options", "message"),
     [
         ({"max_grad_norm": 1.0}, r"max_grad_norm=1.0 clips gradients.*max_grad_norm=0.0"),
-        ({"weight_decay": 0.01}, r"weight_decay=0.01 is a second prior"),
+        pytest.param({"weight_decay": 0.01}, r"weight_decay=0.01 is a second prior", marks=pytest.mark.slow),
         ({"lr_scheduler_type": "linear"}, r'decays from 0.001 to 0 in 20 steps.*lr_scheduler_type="constant"'),
-        ({"lr_scheduler_type": "cosine"}, r"decays from"),
+        pytest.param({"lr_scheduler_type": "cosine"}, r"decays from", marks=pytest.mark.slow),
         ({"gradient_accumulation_steps": 2}, r"gradient_accumulation_steps=2 scales the loss"),
-        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 changes the labels"),
-        ({"neftune_noise_alpha": 5.0}, "adds noise to the embeddings"),
+        pytest.param(
+            {"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 changes the labels", marks=pytest.mark.slow
+        ),
+        pytest.param({"neftune_noise_alpha": 5.0}, "adds noise to the embeddings", marks=pytest.mark.slow),
         ({"loss": False}, r"loss of its own.*compute_loss_func=sampling.loss"),
-        ({"model": "dropout"}, r"training mode.*dropout to 0 in the model's config"),
-        ({"data": "unlabelled"}, r'have no "labels".*rename_column'),
-        ({"posterior": "of other data"}, r"num_data=7, but the training set has 48"),
+        pytest.param(
+            {"model": "dropout"}, r"training mode.*dropout to 0 in the model's config", marks=pytest.mark.slow
+        ),
+        pytest.param({"data": "unlabelled"}, r'have no "labels".*rename_column', marks=pytest.mark.slow),
+        pytest.param(
+            {"posterior": "of other data"}, r"num_data=7, but the training set has 48", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_settings_that_change_the_target_are_refused(options, message, tmp_path):
