@@ -37,8 +37,10 @@ def costs(make: Callable[[], lv.Posterior], train: Batch, work: Path, seconds: f
         for name, options in _SAMPLERS.items()
     }
     memory["lv.sample, SGHMC"] = (_live_in_sample(make, train, work) - fine_tuned) / adapters
-    with patch("langevin.diagnostics.temperature.keeps_windows", lambda size: False):  # as of larger adapters
-        memory["lv.sample, SGHMC, adapters above 0.5 MB"] = (_live_in_sample(make, train, work) - fine_tuned) / adapters
+    with patch("langevin.diagnostics.temperature.keeps_windows", lambda size: False):  # larger adapters have none
+        memory["lv.sample, SGHMC, the windows switched off"] = (
+            _live_in_sample(make, train, work) - fine_tuned
+        ) / adapters
     shutil.rmtree(work / "costs", ignore_errors=True)
     run = lv.sample(
         posterior,

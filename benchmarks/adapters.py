@@ -40,7 +40,6 @@ SAMPLER_RATES = {"SGLD": (0.01, 0.03, 0.1), "SGHMC": (0.001, 0.003, 0.01)}
 SEEDS, MEMBERS, CHAINS, BATCH = 3, 4, 2, 32
 MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS = 600, 1200, 400, 800
 BUDGET = "3 min"
-DRAWS = 20  # of Laplace, each a linearization of the model at all inputs
 METHODS = ("MAP", "deep ensemble", "Laplace", "SGLD", "SGHMC", "autopilot")
 
 Say = Callable[[str], None]
@@ -251,8 +250,8 @@ def write_tables(out: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """What docs/fine-tuning.md contains."""
     lines = [
         "| method | seeds | members | test NLL | accuracy | calibration error | AUROC, entropy | "
-        "AUROC, mutual information | R̂ | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "AUROC, mutual information | R̂ |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS:
         mine = [row for seed in range(SEEDS) if (row := rows.get(f"{method}, seed {seed}")) is not None]
@@ -264,8 +263,7 @@ def write_tables(out: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
         lines.append(
             f"| {method} | {len(mine)} | {mine[0]['members']} | {_mean([row['nll'] for row in mine])} | "
             f"{_mean([row['accuracy'] for row in mine])} | {_mean([row['ece'] for row in mine])} | {_mean(entropy)} | "
-            f"{_mean(information) if mine[0]['members'] > 1 else ''} | {rhat} | "
-            f"{statistics.median(row['seconds'] for row in mine):.0f} |"
+            f"{_mean(information) if mine[0]['members'] > 1 else ''} | {rhat} |"
         )
     chosen = [f"- {name}: validation NLL {row['nll']:.3f}" for name, row in rows.items() if name.startswith("choose")]
     found = rows["setting"]
