@@ -110,6 +110,22 @@ def autopilot(
 
 
 @app.command()
+def adapters(
+    out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not measured again.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the tables (docs/fine-tuning.md).")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+) -> None:
+    """Posteriors over LoRA adapters of a small transformer, against fine-tuning; takes about an hour on one core."""
+    from benchmarks.adapters import run_adapters
+    from benchmarks.scaling import refresh
+
+    run_adapters(out, typer.echo, threads)
+    page = out.with_suffix(".md") if page is None else page
+    if page.exists():
+        refresh(page, out)
+
+
+@app.command()
 def support(out: Annotated[Path, typer.Option(help="The page to write.")]) -> None:
     """Which sampler supports which network: two steps of each."""
     from benchmarks.support import write_support

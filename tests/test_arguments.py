@@ -44,6 +44,8 @@ FREE = {  # (function or *, argument): what of the pool makes sense, or can't be
     ("*", "checkpoint_seconds"): {"infinity"},
     ("resume", "init"): set(POOL),  # looked at only if chains are added
     ("run.predict_many", "samples"): {"dict"},  # its keys
+    ("last_layer", "output"): {"negative"},
+    ("Posterior", "output"): {"negative"},  # looked at when the model is called
     ("Recorder.record", "stats"): {"negative", "NaN", "infinity", "bool", "huge", "float"},  # any number
 }
 OWN = {  # errors of what was given: a function or a module is called, and its error is shown as it is
@@ -115,6 +117,7 @@ def functions():
     yield "find_lr", lv.find_lr, {**training, "sampler": lv.SGLD, "steps": 20, "tolerance": 0.9, "batch_size": 8}
     yield "resume", lv.resume, {**training, "run": run()}
     yield "load", lv.load, {"path": "nowhere", "model": toy_model()}
+    yield "last_layer", lv.last_layer, {"model": toy_model()}
     yield "prior_predictive", lv.prior_predictive, {"posterior": toy_posterior(), "x": data[0], "samples": 2}
     yield "cite", lv.cite, {"what": lv.SGLD}
     yield "compare", lv.compare, {"runs": {"a": run()}, "test": data, "resamples": 5}
@@ -131,6 +134,7 @@ def functions():
         for kind in registry.values():
             yield f"{registry.kind} {kind.__name__}", kind, LIKELIHOOD.get(kind, {})
     yield "priors.fan_in", priors.fan_in, {"model": toy_model()}
+    yield "priors.lora", priors.lora, {"model": toy_model()}
     yield "priors.default", priors.default, {"model": toy_model()}
     yield "priors.resnetpp", priors.resnetpp, {}
     yield "priors.PerParameter", priors.PerParameter, {"patterns": {"*": priors.Flat()}}

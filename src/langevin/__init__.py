@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from langevin.ensembles.distill import distill
     from langevin.ensembles.ensemble import Ensemble
     from langevin.ensembles.fit import Fit
+    from langevin.ensembles.last_layer import last_layer
     from langevin.ensembles.run import Run
     from langevin.evaluation.compare import compare
     from langevin.inference.find_lr import find_lr
@@ -60,6 +61,7 @@ _LATER = {  # imported at first use, so that `import langevin` takes little more
     "find_lr": "langevin.inference.find_lr",
     "find_map": "langevin.inference.find_map",
     "fit": "langevin.inference.fit",
+    "last_layer": "langevin.ensembles.last_layer",
     "load": "langevin.loading",
     "prior_predictive": "langevin.inference.prior_predictive",
     "resume": "langevin.inference.resume",
@@ -108,6 +110,7 @@ __all__ = [  # and every registered sampler and approximation
     "find_map",
     "fit",
     "integrations",
+    "last_layer",
     "likelihoods",
     "load",
     "models",

@@ -144,7 +144,7 @@ def test_a_custom_likelihood_must_be_passed_to_load(tmp_path):
 def test_vectorised_prediction_equals_sample_by_sample(run, inputs, monkeypatch):
     x = toy_data()[0][:inputs]
     together = run.predict(x, samples=True)
-    monkeypatch.setattr(Predictor, "_can_vectorise", lambda self, x: False)
+    monkeypatch.setattr(Predictor, "_can_vectorise", lambda self, named, x: False)
     apart = run.predict(x, samples=True)
     torch.testing.assert_close(together.samples, apart.samples)
     torch.testing.assert_close(together.entropy, apart.entropy)

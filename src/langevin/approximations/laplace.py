@@ -33,9 +33,10 @@ from langevin.approximations.distributions import (
     split_like,
 )
 from langevin.core import random
-from langevin.core.batches import Batches, batch_size_of, call
+from langevin.core.batches import Batches, batch_size_of
 from langevin.core.likelihoods import sampled_labels
 from langevin.core.objective import Objective
+from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.core.priors import Gaussian
 from langevin.preconditioners.fisher import fisher_diagonal, fisher_matrix

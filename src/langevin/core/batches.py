@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import (
     BatchSampler,
@@ -31,19 +31,11 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
+from langevin.core.outputs import plain_batch
 
 Batch = tuple[Any, Any]
 GENERATORS = threading.RLock()  # held by the thread that draws from the global generators
 _TARGET_NAMES = ("y", "label", "labels", "target", "targets")
-
-
-def call(model: nn.Module, x: Any) -> Any:
-    """model(x), model(*x) for a tuple or a list, model(**x) for a dict."""
-    if isinstance(x, Mapping):
-        return model(**x)
-    if isinstance(x, tuple | list):
-        return model(*x)
-    return model(x)
 
 
 def batch_size_of(y: Any) -> int:
@@ -279,8 +271,7 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
         return LoaderBatches(data, seed)
     if isinstance(data, IterableDataset):
         raise ValueError("An IterableDataset can't be indexed; wrap it: DataLoader(data, batch_size=128).")
-    if isinstance(data, TensorDataset):
-        data = data.tensors
+    data = plain_batch(data.tensors if isinstance(data, TensorDataset) else data)
     if _all_arrays(data):
         x, y = split_batch(tree_map(torch.as_tensor, data))
         num_data = batch_size_of(y)
@@ -316,11 +307,13 @@ def split_batch(batch: Any) -> Batch:
 
     The other entries of a dict are keyword arguments of the model; a single one is its only input.
     """
+    batch = plain_batch(batch)
     if isinstance(batch, Mapping):
         names = [name for name in _TARGET_NAMES if name in batch]
         if len(names) != 1:
             raise ValueError(
-                f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}."
+                f"A batch that is a dict needs its target under one of {_TARGET_NAMES}; has {list(batch)}. Of a "
+                f'Hugging Face data set: data.rename_column("…", "labels").'
             )
         inputs = {name: value for name, value in batch.items() if name != names[0]}
         return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -42,7 +43,11 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         )
     with torch.no_grad():
         for name, tensor in tensors.items():
-            own[names[name]].copy_(tensor)
+            place = own[names[name]]
+            if type(place) is nn.Parameter and not place.requires_grad:
+                place.data = tensor.detach().to(place, copy=True)  # its memory may be that of the user's model
+            else:
+                place.copy_(tensor)
 
 
 def check_precision(name: str, parameter: Tensor) -> None:
@@ -50,9 +55,19 @@ def check_precision(name: str, parameter: Tensor) -> None:
     if parameter.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"Parameter {name!r} is {parameter.dtype}, whose rounding swallows the noise of a sampler. "
-            f"Keep the parameters in float32 (model.float()) and compute in half precision with autocast: "
-            f"lv.sample(…, autocast=torch.bfloat16)."
+            f"Keep the parameters in float32 (model.float(), or p.data = p.data.float() of those that are sampled) and "
+            f"compute in half precision with autocast: lv.sample(…, autocast=torch.bfloat16)."
         )
+
+
+def half_precision(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Autocast to this dtype; without one, nothing."""
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+
+
+def half_dtype(module: nn.Module) -> torch.dtype | None:
+    """The dtype of parameters in half precision, of a model that has some (a frozen base); it needs autocast."""
+    return next((p.dtype for p in module.parameters() if p.dtype in (torch.bfloat16, torch.float16)), None)
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -7,6 +7,7 @@ loss(x, y)    = Û/N                                                  so learnin
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,11 +20,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
-from langevin.core import sharding
+from langevin.core import pretrained, sharding
 from langevin.core.arguments import validated_init
-from langevin.core.batches import batch_size_of, call
-from langevin.core.likelihoods import Categorical, Likelihood
+from langevin.core.batches import batch_size_of
+from langevin.core.likelihoods import Categorical, Likelihood, MeanLoss
 from langevin.core.objective import Objective
+from langevin.core.outputs import call, named_output
 from langevin.core.parameters import check_precision, public_name
 from langevin.core.precisions import GivenPrecision, PriorPrecisions
 from langevin.core.priors import Gaussian, PerParameter, Prior, SampledGaussian, default, with_gaussian_energy
@@ -51,6 +53,8 @@ class Posterior(Objective):
         sampled: name patterns of the parameters to sample, such as `"head.*"`; the others are frozen
             (`requires_grad_(False)` in the model). By default all that require a gradient.
         allow: any of `"batchnorm"`, `"dropout"`: layers that samplers otherwise refuse (see `incompatible_layers`).
+        output: of a model that returns a dict, a tuple or a `ModelOutput`, the name or place of the output that the
+            likelihood is about; by default "logits", or the only tensor.
 
     Names are the model's own ("0.weight"); parameters of the likelihood are called "likelihood.…".
 
@@ -70,6 +74,7 @@ class Posterior(Objective):
         weight: float = 1.0,
         sampled: str | Sequence[str] | None = None,
         allow: Collection[str] = (),
+        output: str | int | None = None,
     ) -> None:
         super().__init__()
         for given in (likelihood, prior):
@@ -85,12 +90,14 @@ class Posterior(Objective):
             raise ValueError(f'allow={sorted(unknown)}: can be "batchnorm" and "dropout".')
         if lazy := [name for name, p in model.named_parameters() if isinstance(p, UninitializedParameter)]:
             raise ValueError(f"The model's {lazy[0]!r} has no shape yet (a lazy module); call model(x) once before.")
-        self.model = model
+        pretrained.refuse_model(model)
+        self.model = named_output(model, output)
         self.likelihood = likelihood
         prior = default(model) if prior is None else prior
         self.prior = PerParameter(prior) if isinstance(prior, Mapping) else prior
         self.num_data = checked_num_data(num_data)
         self.weight = weight
+        self.output = output
         self.allow = frozenset(allow)
         if sampled is not None:
             self._freeze_all_but([sampled] if isinstance(sampled, str) else list(sampled))
@@ -119,6 +126,10 @@ class Posterior(Objective):
         """
         return self._with_prior(self.data_loss(x, y), gaussian_priors)
 
+    def loss_of(self, output: Tensor, y: Any) -> Tensor:
+        """The same, given the model's output: for a loop that has called the model already."""
+        return self._with_prior(self.data_loss_of(output, y), True)
+
     def forward(self, x: Any, y: Any, *, gaussian_priors: bool = True) -> Tensor:
         """The same in plain torch operations, for `torch.func` and `torch.compile`."""
         energy = self.data_loss(x, y, vectorised=True)
@@ -135,7 +146,13 @@ class Posterior(Objective):
 
     def data_loss(self, x: Any, y: Any, *, vectorised: bool = False) -> Tensor:
         """The data term of the loss: the mean negative log-likelihood, times its weight."""
-        output = call(self.model, x)
+        if isinstance(self.likelihood, MeanLoss):
+            mean = self.likelihood.mean_energy(self.model, x, y)
+            return mean if self.weight == 1 else mean * self.weight
+        return self.data_loss_of(call(self.model, x), y, vectorised=vectorised)
+
+    def data_loss_of(self, output: Tensor, y: Any, *, vectorised: bool = False) -> Tensor:
+        """The data term, given the model's output."""
         if type(self.likelihood) is Categorical:  # a subclass may override log_prob
             energy = self.likelihood.vectorised_mean_energy if vectorised else self.likelihood.mean_energy
             mean = energy(output, y)
@@ -182,10 +199,29 @@ class Posterior(Objective):
         return {public_name(name): p for name, p in self.named_parameters() if p.requires_grad}
 
     def fixed_tensors(self) -> dict[str, Tensor]:
-        """Frozen parameters and buffers, by name: the rest of what a prediction needs."""
-        frozen = {public_name(name): p.detach() for name, p in self.named_parameters() if not p.requires_grad}
+        """Frozen parameters and buffers, by name: the rest of what a prediction needs.
+
+        Not those of the base model of adapters, which is the user's and large (see `backbone`).
+        """
+        skipped = self.backbone()
+        frozen = {name: p for name, p in self._frozen().items() if name not in skipped}
         buffers = {public_name(name): b for name, b in self.named_buffers() if not name.startswith("precisions.")}
         return frozen | buffers
+
+    def backbone(self) -> dict[str, Tensor]:
+        """The frozen parameters of a model with adapters: a run knows them by a digest only."""
+        return self._frozen() if pretrained.is_adapted(self.model) else {}
+
+    def _frozen(self) -> dict[str, Tensor]:
+        return {public_name(name): p.detach() for name, p in self.named_parameters() if not p.requires_grad}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Posterior:
+        """A copy shares the memory of frozen parameters with the original: they may be those of a large model."""
+        memo |= {key: p for key, p in pretrained.shared_frozen(self).items() if key not in memo}
+        other = self.__class__.__new__(self.__class__)
+        memo[id(self)] = other
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
 
     def running_statistics(self) -> dict[str, Tensor]:
         """The buffers that training updates (of BatchNorm), by name; they are part of a sample of the weights."""
@@ -201,14 +237,11 @@ class Posterior(Objective):
         return list(_find_incompatible(self.model))
 
     def _freeze_all_but(self, patterns: list[str]) -> None:
-        matched = set()
-        for name, parameter in self.named_parameters():
-            hits = [pattern for pattern in patterns if fnmatchcase(public_name(name), pattern)]
-            parameter.requires_grad_(bool(hits))
-            matched.update(hits)
-        if unmatched := [pattern for pattern in patterns if pattern not in matched]:
-            names = [public_name(name) for name, _ in self.named_parameters()]
-            raise ValueError(f"sampled={unmatched} matches no parameter; the names are {names}.")
+        parameters = {public_name(name): p for name, p in self.named_parameters()}
+        if unmatched := [each for each in patterns if not any(fnmatchcase(name, each) for name in parameters)]:
+            raise ValueError(f"sampled={unmatched} matches no parameter; the names are {list(parameters)}.")
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(any(fnmatchcase(name, pattern) for pattern in patterns))
 
     def _prior_terms(self) -> Iterator[tuple[nn.Module, str, Prior]]:
         modules = dict(self.named_modules())
@@ -230,8 +263,8 @@ class Posterior(Objective):
         sampled = self.trainable_parameters()
         if not sampled:
             raise ValueError(
-                "The model has no trainable parameter, so there is nothing to sample. "
-                "Unfreeze some with parameter.requires_grad_(True)."
+                f"The model has no trainable parameter, so there is nothing to sample. "
+                f"{pretrained.how_to_unfreeze(self.model)}"
             )
         if len(sampled) < sum(p.requires_grad for p in self.parameters()):
             raise ValueError('The model has parameters called "likelihood.…", like the likelihood\'s own; rename them.')

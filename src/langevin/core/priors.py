@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from langevin.core.arguments import COUNT, NATURAL, POSITIVE, validated
+from langevin.core.pretrained import lora_layers
 from langevin.core.registry import Registry
 
 _SMALL = 1 << 15  # weights
@@ -342,11 +343,27 @@ def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: in
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
 
+@validated(scale=POSITIVE)
+def lora(model: nn.Module, scale: float = 1.0) -> PerParameter:
+    """Gaussians on the factors of LoRA adapters, ΔW = s·B A, whose product has standard deviation scale/√fan_in.
+
+    So `scale` is by how much an adapter changes the outputs of its layer, for inputs of variance 1, whatever the rank
+    and lora_alpha. A has std 1/√fan_in and B scale/(s√rank). The likelihood does not change if A is multiplied and B
+    divided by a number (or a matrix): chains agree in function space, not in weights. Other parameters: `fan_in`.
+    """
+    priors = dict(fan_in(model, gain=1.0).patterns)
+    for layer in lora_layers(model):
+        priors[glob.escape(layer.a)] = Gaussian(1 / math.sqrt(layer.inputs))
+        priors[glob.escape(layer.b)] = Gaussian(scale / (layer.scaling * math.sqrt(layer.rank)))
+    return PerParameter(priors)
+
+
 @validated()
 def default(model: nn.Module) -> PerParameter:
-    """The default prior of a model: `resnetpp()` for weight-normalized models, `fan_in` for all others."""
-    weight_normalized = any(name.endswith("direction") for name, _ in model.named_parameters())
-    return resnetpp() if weight_normalized else fan_in(model)
+    """The default prior: `resnetpp()` for weight-normalized models, `lora` for LoRA adapters, `fan_in` for others."""
+    if any(name.endswith("direction") for name, _ in model.named_parameters()):
+        return resnetpp()
+    return lora(model) if any(lora_layers(model)) else fan_in(model)
 
 
 def _groups(parameter: Tensor) -> Tensor:

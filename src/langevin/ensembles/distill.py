@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
-from langevin.core.batches import batch_size_of, call
+from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Bernoulli, Categorical
+from langevin.core.outputs import call
 from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.ensembles.predictor import Predictor

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from langevin.core.batches import batch_size_of, split_batch
+from langevin.core.outputs import plain_batch
 
 
 def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
@@ -19,7 +20,7 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
 
     Of data sets and DataLoaders whose items are (x, y) the inputs are taken. `known` describes the inputs of the run.
     """
-    x = gathered(x) if _yields_examples(x) else x
+    x = plain_batch(gathered(x) if _yields_examples(x) else x)
     leaves = tree_leaves(x)
     if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):
         raise ValueError(

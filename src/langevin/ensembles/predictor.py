@@ -1,7 +1,8 @@
 """A model and its likelihood as a function of weights and inputs. The user's model is never modified.
 
-A predictor has a copy of the model in evaluation mode. Every thread gets its own module, whose tensors share the memory
-of that copy until they are replaced by the weights of a sample: prediction is thread-safe.
+A predictor has a copy of the model in evaluation mode, which shares the memory of frozen parameters with the original.
+Every thread gets its own module, whose tensors share the memory of that copy until they are replaced by the weights of
+a sample: prediction is thread-safe.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from langevin.core.batches import batch_size_of, call
+from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Likelihood
 from langevin.core.likelihoods.base import gaussian
-from langevin.core.parameters import internal_names, load_tensors, public_name
+from langevin.core.outputs import call, output_of
+from langevin.core.parameters import half_dtype, half_precision, internal_names, load_tensors, public_name
+from langevin.core.pretrained import Watch, shared_frozen
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
 Weights = Mapping[str, Tensor]
@@ -45,6 +49,8 @@ class _Outputs(nn.Module):
 
     def forward(self, x: Any, y: Any = None) -> Any:
         output = call(self.model, x) if self.center is None else self._linearized(x)
+        if isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16):
+            output = output.float()
         if y is not None:
             return self.likelihood.log_prob(output, y)
         if hasattr(self.likelihood, "probs"):
@@ -61,10 +67,11 @@ class _Outputs(nn.Module):
         args = () if kwargs else tuple(x) if isinstance(x, tuple | list) else (x,)
 
         def output(weights: dict[str, Tensor]) -> Tensor:
-            result: Tensor = functional_call(self.model, weights, args, kwargs)
+            result: Tensor = output_of(functional_call(self.model, weights, args, kwargs))
             return result
 
-        value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention can't be differentiated forward
+            value, change = jvp(output, (at,), ({name: p - at[name] for name, p in own.items()},))[:2]
         linear: Tensor = value + change
         return linear
 
@@ -73,13 +80,20 @@ class Predictor:
     """Maps weights, named as in the model, and inputs to the parameters of the predictive distribution."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, fixed: Weights | None = None) -> None:
-        module = _Outputs(copy.deepcopy(model), copy.deepcopy(likelihood))
+        shared = shared_frozen(model)
+        module = _Outputs(copy.deepcopy(model, dict(shared)), copy.deepcopy(likelihood))
         load_tensors(module, fixed or {})
+        mine = {id(p) for p in shared.values()}
+        self._watch = Watch({public_name(n): p for n, p in module.named_parameters() if id(p) in mine})
         self._module = module.eval().requires_grad_(False)
         self._names = internal_names(module)
         self._local = threading.local()
         self._works_with_vmap: bool | None = None
-        self._size = sum(p.numel() for p in module.parameters())
+        self._half = half_dtype(module)
+        moving = [p.numel() for p in model.parameters() if p.requires_grad]
+        everything = [p.numel() for p in module.parameters()]
+        self._size = sum(moving or everything)  # of what differs from sample to sample
+        self._adapts = self._size < sum(everything)  # of few weights of a large model
         self._convolves = any(isinstance(each, _ConvNd) for each in module.modules())
 
     @property
@@ -108,7 +122,7 @@ class Predictor:
 
     def linearized(self, center: Weights) -> Predictor:
         """The same with the model linearized about these weights."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.center = nn.Module().to(self.device)
         for name, tensor in center.items():
             other._module.center.register_buffer(name.replace(".", "/"), tensor.detach().to(self.device))
@@ -116,7 +130,7 @@ class Predictor:
 
     def double(self) -> Predictor:
         """The same in double precision."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.double()
         return other
 
@@ -137,6 +151,8 @@ class Predictor:
 
     def batch_of_samples(self, x: Any) -> int:
         """The number of samples to read at a time for these inputs."""
+        if self._adapts:  # as many sequences at a time as one prediction may have
+            return max(1, _FEW // batch_size_of(x))
         return max(1, min(128, _TOGETHER // (self._size + batch_size_of(x))))
 
     @property
@@ -146,7 +162,7 @@ class Predictor:
 
     def with_moments(self) -> Predictor:
         """The same, which knows of p(y|x) its mean and variance only."""
-        other = copy.deepcopy(self)
+        other = self._copied()
         other._module.moments = True
         return other
 
@@ -163,9 +179,11 @@ class Predictor:
     def outputs(self, stack: Weights, x: Any, batch_size: int) -> list[Any]:
         """The outputs of stacked weights at x, (samples, inputs, …), as a list over batches of inputs."""
         device = self.device
+        self._watch.check()
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
-        compute = self._vectorised if self._can_vectorise(x) else self._one_by_one
-        return [compute(named, batch) for batch in _split(x, batch_size, device)]
+        with half_precision(device, self._half):
+            compute = self._vectorised if self._can_vectorise(named, x) else self._one_by_one
+            return [compute(named, batch) for batch in _split(x, batch_size, device)]
 
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
@@ -173,7 +191,9 @@ class Predictor:
         x, y = tree_map(lambda t: torch.as_tensor(t).to(device), (x, y))
         for sample in weights:
             named = {self._names[name]: tensor.to(device) for name, tensor in sample.items()}
-            yield functional_call(self._mine(), named, (x, y))
+            with half_precision(device, self._half):
+                log_p = functional_call(self._mine(), named, (x, y))
+            yield log_p
 
     def module_of(self, stack: Weights) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
         """A copy of the module, the stacked weights under its names, and its other tensors: for export."""
@@ -187,7 +207,8 @@ class Predictor:
     def _vectorised(self, named: Weights, x: Any) -> Any:
         """All weights in one computation."""
         module = self._mine()
-        return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention is computed for one sample after another
+            return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
 
     def _one_by_one(self, named: Weights, x: Any) -> Any:
         """One forward pass per sample, with the weights in this thread's module: faster than `functional_call`."""
@@ -201,13 +222,13 @@ class Predictor:
             outputs.append(module(x))
         return tree_map(lambda *rows: torch.stack(rows), *outputs)
 
-    def _can_vectorise(self, x: Any) -> bool:
+    def _can_vectorise(self, named: Weights, x: Any) -> bool:
         """True for a small network without convolutions and few inputs, where calls cost more than arithmetic."""
         if batch_size_of(x) > _FEW or self._size > _SMALL or self._convolves:
             return False
         if self._works_with_vmap is None:
             try:
-                two = {name: p.expand(2, *p.shape) for name, p in self._module.named_parameters()}
+                two = {name: stack[:1].expand(2, *stack.shape[1:]) for name, stack in named.items()}
                 self._vectorised(two, next(_split(x, 1, self.device)))
                 self._works_with_vmap = True
             except RuntimeError:  # an operation without a batching rule for vmap
@@ -218,11 +239,20 @@ class Predictor:
         """This thread's module."""
         found = getattr(self._local, "module", None)
         if found is None:
-            aliases: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in self._module.parameters()}
-            aliases |= {id(b): b.detach() for b in self._module.buffers()}
-            found = self._local.module = copy.deepcopy(self._module, aliases)
+            found = self._local.module = copy.deepcopy(self._module, self._aliases())
         module: nn.Module = found
         return module
+
+    def _copied(self) -> Predictor:
+        """Another predictor, whose module shares the memory of this one's."""
+        other = copy.copy(self)
+        other._module = copy.deepcopy(self._module, self._aliases())
+        return other
+
+    def _aliases(self) -> dict[int, Any]:
+        """A memo for `copy.deepcopy`: tensors of the copy are objects of their own, in the same memory."""
+        aliases: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in self._module.parameters()}
+        return aliases | {id(b): b.detach() for b in self._module.buffers()}
 
     def _tensors(self) -> dict[str, Tensor]:
         own = dict(self._module.named_parameters()) | dict(self._module.named_buffers())

@@ -21,7 +21,7 @@ from langevin.core import sharding
 from langevin.core.batches import Batch, Batches, batch_size_of, seeded
 from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
-from langevin.core.parameters import all_finite, nonfinite_example
+from langevin.core.parameters import all_finite, half_precision, nonfinite_example
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
@@ -386,9 +386,7 @@ class Chains(ABC):
         """The opposite of `_slice`."""
 
     def _precision(self) -> AbstractContextManager[Any]:
-        if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self.params[0].device.type, dtype=self._autocast)
+        return half_precision(self.params[0].device, self._autocast)
 
 
 def _cloned(state: Mapping[str, Any]) -> dict[str, Any]:

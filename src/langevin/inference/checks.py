@@ -21,18 +21,20 @@ from langevin.core.batches import (
     Batches,
     LoaderBatches,
     TensorBatches,
-    call,
     seeded,
     tensor_digest,
 )
 from langevin.core.full_batches import FullBatches
+from langevin.core.likelihoods import MeanLoss
 from langevin.core.objective import Objective
-from langevin.core.parameters import nonfinite_example, public_name
+from langevin.core.outputs import call
+from langevin.core.parameters import half_precision, nonfinite_example, public_name
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
+from langevin.core.pretrained import refuse_padding
 from langevin.core.sharding import is_sharded
 from langevin.errors import DivergenceError, RunError
 from langevin.inference.distributed import Place
-from langevin.inference.manifest import describe_posterior
+from langevin.inference.manifest import describe_posterior, device_of
 from langevin.inference.settings import RunSettings
 from langevin.inference.steppers import SchedulerFactory, write_recipe
 from langevin.samplers import Sampler
@@ -54,7 +56,7 @@ def check_posterior(posterior: Any) -> None:
         )
 
 
-def check_data(posterior: Posterior, batches: Batches, seed: int) -> float:
+def check_data(posterior: Posterior, batches: Batches, seed: int, autocast: torch.dtype | None = None) -> float:
     """Raise for data that do not fit the posterior, and for a loss that is not finite or not repeatable; the loss."""
     check_num_data(posterior, batches)
     if not batches.exact_resume:
@@ -64,7 +66,7 @@ def check_data(posterior: Posterior, batches: Batches, seed: int) -> float:
             "instead.",
             stacklevel=4,
         )
-    with preserve_rng_state():
+    with preserve_rng_state(), half_precision(device_of(posterior), autocast):
         loss = _check_loss(posterior, batches, seed)
         if batches.exact_resume and not is_repeatable(batches):
             batches.exact_resume = False
@@ -238,6 +240,9 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:
     """Raise for targets that the likelihood can't have: all of them if they are at hand, else those of this batch."""
+    refuse_padding(posterior.model, x)
+    if isinstance(posterior.likelihood, MeanLoss):
+        posterior.likelihood.check(posterior.model, x, y)
     validate = getattr(posterior.likelihood, "validate", None)
     if validate is not None:
         targets = batches.targets()
@@ -256,13 +261,18 @@ def check_same(store: SampleStore, objective: Objective, posterior: Posterior, b
             f"{store.name} was sampled with num_data={store.manifest['num_data']}; given {posterior.num_data}."
         )
     for name, value in describe_posterior(posterior).items():
-        if store.manifest[name] != value and name == "architecture":
+        if store.manifest.get(name) != value and name == "backbone":
+            raise RunError(
+                f"The frozen weights of the model are not those that {store.name} was sampled with; give the adapters "
+                f"the same base model."
+            )
+        if store.manifest.get(name) != value and name == "architecture":
             raise RunError(
                 f"The model is not the one of {store.name}: its layers (print(model)) or the code of a forward method "
                 f"have changed. Continue with the same model, or start a new run: lv.sample(…, init=lv.load(…))."
             )
-        if store.manifest[name] != value:
-            raise RunError(f"{store.name} was sampled with {name} {store.manifest[name]}; given {value}.")
+        if store.manifest.get(name) != value:
+            raise RunError(f"{store.name} was sampled with {name} {store.manifest.get(name)}; given {value}.")
     given, stored = batches.fingerprint(), store.manifest["data"]
     if different := [name for name in {**given, **stored} if given.get(name) != stored.get(name)]:
         what = ", ".join(f"{name} was {stored.get(name)}, given {given.get(name)}" for name in different)

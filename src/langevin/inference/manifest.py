@@ -18,6 +18,7 @@ from torch import Tensor
 from langevin.core.batches import Batches, describe_inputs
 from langevin.core.likelihoods import LIKELIHOODS
 from langevin.core.posterior import Posterior
+from langevin.core.pretrained import backbone_digest
 from langevin.inference.environment import environment
 from langevin.inference.steppers import write_recipe
 from langevin.storage.base import tensor_specs
@@ -62,12 +63,14 @@ def make_manifest(
 
 def describe_posterior(posterior: Posterior) -> dict[str, Any]:
     """What tells this posterior from others with the same model."""
-    likelihood = posterior.likelihood
+    likelihood, backbone = posterior.likelihood, posterior.backbone()
     own = type(likelihood).__name__ if type(likelihood) in LIKELIHOODS.values() else None
     return {
         "prior": _without_addresses(repr(posterior.prior)),
         "architecture": structure_digest(posterior.model),
         "weight": posterior.weight,
+        "output": posterior.output,
+        "backbone": {"digest": backbone_digest(backbone), "tensors": len(backbone)} if backbone else None,
         "likelihood": {"name": own, "options": likelihood.config() if own else {}},  # type: ignore[attr-defined]
     }
 

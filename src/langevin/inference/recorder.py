@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from numbers import Real
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from langevin.core.arguments import COUNT, NATURAL, validated
 from langevin.core.posterior import Posterior
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
+from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.environment import environment
 from langevin.inference.manifest import (
@@ -38,6 +39,7 @@ from langevin.inference.manifest import (
     timestamp,
 )
 from langevin.samplers import SAMPLERS, Sampler
+from langevin.storage import manifest as manifests
 from langevin.storage.base import SampleStore, tensor_specs
 from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import MemoryStore
@@ -53,6 +55,8 @@ class Recorder:
         sample_dtype: store samples in this precision (`torch.float16`), to save space.
         keep_last: keep only the last so many samples of each chain.
         tags: anything of yours, JSON-serializable, to be stored in the manifest.
+        resume: "auto" goes on in `out` if it contains the run of this posterior already; a step that was recorded there
+            is not recorded again.
 
     Samples are written when enough of them are buffered, and at the latest by `run()`, `close()` or the end of a `with`
     block. Such a run can't be resumed by `lv.resume`: its loop is yours.
@@ -68,6 +72,7 @@ class Recorder:
         sample_dtype: torch.dtype | None = None,
         keep_last: int | None = None,
         tags: Mapping[str, Any] | None = None,
+        resume: Literal["auto"] | None = None,
     ) -> None:
         checks.check_posterior(posterior)
         if sampler is not None and not isinstance(sampler, Optimizer):
@@ -90,11 +95,17 @@ class Recorder:
             "recorded": True,
             "resumed": [],
         }
-        self._store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
+        goes_on = resume == "auto" and out is not None and manifests.exists(Path(out))
+        self._store: SampleStore
+        if out is None:
+            self._store = MemoryStore(manifest)
+        else:
+            self._store = _continued(out, manifest) if goes_on else DirectoryStore.create(out, manifest)
         self._stack = ExitStack()
         self._stack.enter_context(self._store.writing())
-        self._store.write_fixed(posterior.fixed_tensors())
-        self._store.write_manifest()
+        if not goes_on:
+            self._store.write_fixed(posterior.fixed_tensors())
+            self._store.write_manifest()
 
     @validated(step=NATURAL, chain=NATURAL)
     def record(self, step: int, *, chain: int = 0, weights: Mapping[str, Tensor] | None = None, **stats: float) -> None:
@@ -120,6 +131,10 @@ class Recorder:
         self._write()
         return Run(self._store, Predictor(self._posterior.model, self._posterior.likelihood))
 
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._write()
+
     def close(self) -> None:
         """Write what is buffered, and let go of the directory."""
         self._write()
@@ -140,6 +155,23 @@ class Recorder:
     def _weights(self) -> dict[str, Tensor]:
         weights = {name: p.detach() for name, p in self._posterior.trainable_parameters().items()}
         return weights | self._posterior.running_statistics()
+
+
+def _continued(out: str | Path, manifest: Mapping[str, Any]) -> DirectoryStore:
+    """The run in a directory, if it was recorded from the same posterior and sampler."""
+    store = DirectoryStore.open(out)
+    if not store.manifest.get("recorded"):
+        raise RunError(f"{out} contains a run of lv.sample, which lv.resume continues; give another directory.")
+    for name in ("tensors", "num_data", "architecture", "prior", "weight", "backbone", "likelihood", "sample_dtype"):
+        if store.manifest.get(name) != manifest[name]:
+            raise RunError(
+                f"{out} contains a run of another posterior ({name} differs). Choose another directory: "
+                f"out={str(out) + '-2'!r}."
+            )
+    before, now = (each.get("sampler") or {} for each in (store.manifest, manifest))
+    if before.get("name") != now.get("name"):
+        raise RunError(f"{out} was recorded with {before.get('name')}, not {now.get('name')}; give another directory.")
+    return store
 
 
 def _describe_sampler(sampler: Optimizer | None) -> dict[str, Any] | None:

@@ -233,7 +233,7 @@ def sample(
             f"The sampler or the schedule can't be made with its options: {error}. Write lv.sample(…, lv.SGLD, "
             f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
-    start_loss = checks.check_data(posterior, batches, seed)
+    start_loss = checks.check_data(posterior, batches, seed, autocast)
     starts = starting_points(init, range(chains), posterior, seed)
     with checks.preserve_rng_state():
         why = engine.choose_mode(mode, list(starts.values()), compile)

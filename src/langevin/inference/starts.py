@@ -92,12 +92,20 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
         return
     current = _current(posterior)
     scratch = copy.deepcopy(posterior).cpu()
+    layers = _sampled_layers(scratch.model)
+    for p in {p for layer in layers for p in layer.parameters(recurse=False) if not p.requires_grad}:
+        p.data = p.data.clone()  # a layer initializes all of its parameters; these are shared with the original
     for chain in chains:
         load_tensors(scratch, current)  # what a layer does not initialize stays as it was
         with preserve_rng_state():
             torch.manual_seed(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
-            for layer in _sampled_layers(scratch.model):
+            for layer in layers:
                 _reset(layer)()
+            adapted: Any
+            for adapted in scratch.model.modules():
+                if hasattr(adapted, "reset_lora_parameters"):  # of PEFT: B = 0, so that the start is the base model
+                    for adapter in adapted.lora_A:
+                        adapted.reset_lora_parameters(adapter, True)
         yield {name: fresh.to(current[name]) for name, fresh in _current(scratch).items()}
 
 

@@ -3,11 +3,11 @@
 import importlib
 from typing import Any
 
-_MODULES = ("sklearn", "tensorboard")
+_MODULES = ("accelerate", "huggingface", "lightning", "sklearn", "tensorboard")
 
 
 def __getattr__(name: str) -> Any:
-    """`lv.integrations.sklearn`, `lv.integrations.tensorboard`."""
+    """`lv.integrations.sklearn` and the others."""
     if name in _MODULES:
         return importlib.import_module(f"langevin.integrations.{name}")
     raise AttributeError(f"module 'langevin.integrations' has no attribute {name!r}")

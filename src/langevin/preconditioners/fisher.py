@@ -24,8 +24,9 @@ from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.utils._pytree import tree_map
 
 from langevin.core import random
-from langevin.core.batches import Batches, as_batches, call
+from langevin.core.batches import Batches, as_batches
 from langevin.core.likelihoods import sampled_labels
+from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.preconditioners.base import PRECONDITIONERS, Group, Preconditioner, State, checked, new_weight
 

@@ -115,7 +115,8 @@ class Sampler(Optimizer, ABC):
                 f"element-wise sampler (lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC, lv.pSGLD), or replicas instead of shards."
             )
         for index, parameter in enumerate(group["params"]):
-            check_precision(f"{len(self.param_groups) - 1}.{index}", parameter)
+            if parameter.requires_grad:  # a frozen base may be in half precision
+                check_precision(f"{len(self.param_groups) - 1}.{index}", parameter)
             if not isinstance(group["chain"], int) and parameter.shape[:1] != (len(group["chain"]),):
                 raise ValueError(
                     f"With chain={group['chain']} every parameter needs a leading axis of length "

@@ -31,6 +31,8 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are 
     "num_data": (int,),
     "prior": (str,),
     "weight": (int, float),
+    "output": (str, int, type(None)),
+    "backbone": (dict, type(None)),
     "architecture": (str,),
     "likelihood": (dict,),
     "data": (dict,),
@@ -39,6 +41,7 @@ _KINDS: dict[str, tuple[type, ...]] = {  # what the entries are, where they are 
     "environment": (dict,),
     "resumed": (list,),
 }
+_NEEDED = [name for name in _KINDS if name not in ("output", "backbone")]  # runs of earlier versions lack these
 _RECIPES = ("sampler", "schedule", "likelihood", "method")
 
 
@@ -101,7 +104,7 @@ def run_of(path: Path) -> str | None:
 
 def require(path: Path, manifest: dict[str, Any], *names: str) -> None:
     """Raise if entries are missing (by default any) that are needed to go on."""
-    if missing := [name for name in names or _KINDS if name not in manifest]:
+    if missing := [name for name in names or _NEEDED if name not in manifest]:
         raise RunError(f"{file(path)} lacks {', '.join(missing)}; the manifest is incomplete.")
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from langevin.core.batches import call
+from langevin.core.outputs import call
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 

@@ -7,9 +7,11 @@ from langevin.core.likelihoods.counts import NegativeBinomial, Poisson
 from langevin.core.likelihoods.distribution import Distribution
 from langevin.core.likelihoods.gaussian import Gaussian
 from langevin.core.likelihoods.heteroscedastic import HeteroscedasticGaussian
+from langevin.core.likelihoods.mean_loss import MeanLoss
 from langevin.core.likelihoods.multi_label import MultiLabel
 from langevin.core.likelihoods.ordinal import Ordinal
 from langevin.core.likelihoods.student_t import StudentT
+from langevin.core.likelihoods.tokens import Tokens
 from langevin.core.likelihoods.weighted import Weighted
 
 __all__ = [
@@ -20,11 +22,13 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "MeanLoss",
     "MultiLabel",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
     "StudentT",
+    "Tokens",
     "ValueLikelihood",
     "Weighted",
     "sampled_labels",

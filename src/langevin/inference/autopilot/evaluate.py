@@ -12,8 +12,9 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from langevin.core.batches import Batch, batch_size_of, call
+from langevin.core.batches import Batch, batch_size_of
 from langevin.core.likelihoods import Categorical
+from langevin.core.outputs import call
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 

@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from langevin.core.batches import Batches, LoaderBatches, batch_size_of, call
+from langevin.core.batches import Batches, LoaderBatches, batch_size_of
+from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.errors import RunError
 

@@ -1,0 +1,77 @@
+"""Calling a model, and the tensor of what it returns that the likelihood is about.
+
+Models of Hugging Face return a `ModelOutput`, others a dict or a tuple. Their "logits", or the only tensor, are found;
+what is called otherwise is named: `lv.Posterior(model, …, output="scores")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def call(model: nn.Module, x: Any) -> Any:
+    """The output of model(x), model(*x) for a tuple or a list, model(**x) for a dict."""
+    return output_of(call_whole(model, x))
+
+
+def call_whole(model: nn.Module, x: Any, **more: Any) -> Any:
+    """All that the model returns."""
+    if isinstance(x, Mapping):
+        return model(**x, **more)
+    if isinstance(x, tuple | list):
+        return model(*x, **more)
+    return model(x, **more)
+
+
+def output_of(returned: Any, name: str | int | None = None) -> Any:
+    """The output among what a model has returned: the entry of this name or place, or the one that there is."""
+    if isinstance(returned, Tensor):
+        if name is not None:
+            raise ValueError(f"output={name!r}: the model returns one tensor; leave out output=….")
+        return returned
+    if isinstance(returned, Mapping):
+        entries: dict[str | int, Any] = dict(returned)
+    elif isinstance(returned, tuple | list):
+        entries = dict(enumerate(returned))
+    else:
+        return returned
+    tensors = [key for key, value in entries.items() if isinstance(value, Tensor) and key != "loss"]
+    if name is None:
+        name = "logits" if "logits" in tensors else tensors[0] if len(tensors) == 1 else None
+    if name is None or name not in tensors:
+        given = "several tensors" if name is None else f"nothing called {name!r}"
+        example = repr(tensors[0]) if tensors else '"logits"'
+        raise ValueError(
+            f"The model returns {given} as its output; it has {tensors}. Name the one that the likelihood is about: "
+            f"lv.Posterior(model, …, output={example})."
+        )
+    return entries[name]
+
+
+class NamedOutput(nn.Module):
+    """A model of whose outputs one is named. Its parameters keep their names (see `public_name`)."""
+
+    def __init__(self, module: nn.Module, name: str | int) -> None:
+        super().__init__()
+        self.module, self.name = module, name
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The entry of that name."""
+        return output_of(self.module(*args, **kwargs), self.name)
+
+
+def named_output(model: nn.Module, name: str | int | None) -> nn.Module:
+    """The model, of whose outputs this one is taken; without a name the model itself."""
+    return model if name is None else NamedOutput(model, name)
+
+
+def plain_batch(batch: Any) -> Any:
+    """The same with plain dicts: what a tokenizer returns is a mapping of another kind, which torch does not know."""
+    if isinstance(batch, Mapping):
+        return {name: plain_batch(value) for name, value in batch.items()}
+    if type(batch) in (tuple, list) and any(isinstance(each, Mapping) for each in batch):
+        return type(batch)(plain_batch(each) for each in batch)
+    return batch
