@@ -268,8 +268,8 @@ def _columns(method: Laplace, posterior: Posterior, output: Tensor, y: Any, numb
         yield from (roots[:, :, k].reshape(output.shape) for k in range(roots.shape[2]))
         return
     if method.fisher == "mc":
-        generator = random.generator(seed=0, chain=0, step=number, stream=random.Stream.LABELS, device=output.device)
-        y = sampled_labels(likelihood, output.detach(), generator)
+        source = random.Source(seed=0, chain=0, step=number, stream=random.Stream.LABELS)
+        y = sampled_labels(likelihood, output.detach(), source)
     at = output.detach().requires_grad_()
     yield torch.autograd.grad(-likelihood.log_prob(at, y).sum(), at)[0]
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from langevin.core.likelihoods.base import gaussian
+from langevin.core.likelihoods.base import gaussian, sampled_classes
+from langevin.core.random import Source, Stream
 from langevin.ensembles.mixture import Mixture
 
 _KEPT = 1 << 25  # parameters of distributions in a prediction, 128 MB in single precision
@@ -57,9 +58,7 @@ class ClassPrediction:
     def sample(self, count: int, *, seed: int = 0) -> Tensor:
         """Labels drawn from p(y|x), (count, n)."""
         probs = self.probs.double().movedim(1, -1)
-        generator = torch.Generator(probs.device).manual_seed(seed)
-        flat = torch.multinomial(probs.reshape(-1, probs.shape[-1]), count, replacement=True, generator=generator)
-        return flat.T.reshape(count, *probs.shape[:-1])
+        return sampled_classes(probs.expand(count, *probs.shape), Source(seed, chain=0, step=0, stream=Stream.DRAWS))
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class ValuePrediction:
         """Draws of y, noise included, (count, n, …)."""
         if count < 1:
             raise ValueError(f"sample(n) needs n of 1 or more; given {count}.")
-        return self.mixture.sample(count, torch.Generator().manual_seed(seed))
+        return self.mixture.sample(count, seed)
 
     def _like(self, y: Tensor) -> Tensor:
         """y in the shape of the mean; (n,) against (n, 1) would broadcast to (n, n)."""

@@ -61,6 +61,7 @@ class Sampler(Optimizer, ABC):
     needs_closure: ClassVar[bool] = False  # called as `step(closure)`; see `langevin.samplers.full_batch`
     full_batch: ClassVar[bool] = False  # every gradient is that of all data
 
+    looks_for_divergence = True  # now and then, by the norms of the parameters
     prior_energies: Sequence[float] = ()  # see `fuse_prior`
     _decays: Mapping[Tensor, float] = MappingProxyType({})
 
@@ -204,7 +205,7 @@ class Sampler(Optimizer, ABC):
             layout = self._layout(index, group, position)
             if moved := [p for p in layout.params if p.grad is not None]:
                 self._move(group, layout, moved)
-                if group["step"] % _CHECKED[moved[0].is_cpu] == 0:
+                if self.looks_for_divergence and group["step"] % _CHECKED[moved[0].is_cpu] == 0:
                     self._check_finite(group, moved)
             group["step"] += 1
             position = layout.after
@@ -264,7 +265,8 @@ class Sampler(Optimizer, ABC):
         """Raise soon after divergence, while it is still visible in which parameter it started."""
         params = [sharding.local(p) for p in params]
         norms = torch._foreach_norm(params)
-        if not math.isfinite(sum(norm.item() for norm in norms)):
+        total = sum(norm.item() for norm in norms) if params[0].is_cpu else torch.stack(norms).sum().item()
+        if not math.isfinite(total):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
             raise FloatingPointError(
                 f"{type(self).__name__} diverged before step {group['step'] + 1}: parameter "

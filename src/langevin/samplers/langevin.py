@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from langevin.core.posterior import Posterior
+from langevin.core.random import Source, Stream
 from langevin.kernels.updates import Kernel
 from langevin.preconditioners import Identity, NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
@@ -137,8 +138,9 @@ class Langevin(Sampler):
             params = [p for p in group["params"] if p.grad is not None]
             if group["step"] == 0 or not params:
                 return math.nan
-            generator = torch.Generator().manual_seed(0)
-            signs = [torch.randint(2, p.shape, generator=generator).to(p) * 2 - 1 for p in params]
+            signs = [
+                torch.where(Source(0, 0, i, Stream.SIGNS).normal(p) < 0, -1.0, 1.0).to(p) for i, p in enumerate(params)
+            ]
             scaled = self.preconditioner.drift(self.state, group, params, signs)
             total += sum(float((z * az).sum()) for z, az in zip(signs, scaled, strict=True))
             count += sum(p.numel() for p in params)

@@ -36,15 +36,27 @@ class Layout:
 
     def draw(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
         """η for these parameters: in logical order, whatever their layout in memory."""
-        return [self._draw(group, p) for p in params]
+        if params[0].is_cpu or self.sharded or len({(p.dtype, p.device) for p in params}) > 1:
+            return [self._draw(group, p) for p in params]
+        return self._draw_together(group, params)
 
     def _draw(self, group: Group, parameter: Tensor) -> Tensor:
         part = sharding.local(parameter)
         rows = torch.empty(len(self.chains), part.numel() // len(self.chains), dtype=part.dtype, device=part.device)
-        for chain, row in zip(self.chains, rows, strict=True):
-            where = {"chain": chain, "step": group["step"], "start": self._positions[parameter]}
-            random.normal(row.numel(), seed=group["seed"], out=row, **where)
+        where = {"chains": self.chains, "step": group["step"], "start": self._positions[parameter]}
+        random.normal_rows(rows, seed=group["seed"], **where)
         return sharding.alike(rows, parameter) if sharding.is_sharded(parameter) else rows.view(parameter.shape)
+
+    def _draw_together(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
+        """In one piece: on a GPU every call costs its launch, however small the tensor is."""
+        first, size = self._positions[params[0]], len(self.chains)
+        starts = [self._positions[p] - first for p in params]
+        whole = torch.empty(
+            size, starts[-1] + params[-1].numel() // size, dtype=params[0].dtype, device=params[0].device
+        )
+        random.normal_rows(whole, seed=group["seed"], chains=self.chains, step=group["step"], start=first)
+        rows = [whole[:, start : start + p.numel() // size] for start, p in zip(starts, params, strict=True)]
+        return [row.reshape(p.shape) for row, p in zip(rows, params, strict=True)]
 
     def _listed(self, decays: Mapping[Tensor, float], key: Any, params: Sequence[Tensor]) -> list[float]:
         """The decays in the order of the parameters: the same object until they change."""
