@@ -172,6 +172,19 @@ def _where() -> str:
     return "outside the library"
 
 
+def _cast(name: str) -> Any:
+    """What autocast does to products: their arguments in half precision."""
+
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME)
+        args = tree_map(lambda t: t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, args)
+        key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return getattr(_ops, name)(*args, **kwargs)
+
+    return cast
+
+
 def install() -> None:
     """Make the device; once in a process, and for good."""
     if _library:
@@ -179,9 +192,12 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
-        library = torch.library.Library("_", "IMPL")
+        library, library_of_casts = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
         library.fallback(lambda op, *args, **kwargs: _run(op, args, kwargs), "PrivateUse1")
-    _library.append(library)
+        library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+        for name in ("linear", "mm", "addmm", "matmul", "conv2d"):
+            library_of_casts.impl(name, _cast(name), "AutocastPrivateUse1")
+    _library.extend([library, library_of_casts])
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from langevin.kernels import philox
+from langevin.kernels import philox, updates
 from langevin.kernels.cache import announced
 from langevin.kernels.threads import PIECE, each_piece
 
@@ -66,7 +66,9 @@ def normal(
         out = torch.empty(count, dtype=dtype, device=device)
     philox.check(seed=seed, chain=chain, step=step, stream=stream)
     philox.check_range(start, count, out.dtype)
-    if not (out.is_cpu and out.is_contiguous()):
+    if not out.is_cpu:
+        return normal_rows(out[None], seed=seed, chains=(chain,), step=step, start=start, stream=stream)[0]
+    if not out.is_contiguous():
         where = {"seed": seed, "chain": chain, "step": step, "stream": stream, "start": start}
         return out.copy_(philox.normals(count, **where, dtype=out.dtype, device=out.device))
     numbers, key = out.detach().numpy(), np.array([seed, step, stream], np.uint64)
@@ -94,8 +96,13 @@ def normal_rows(
     if not out.is_cpu or isinstance(step, Tensor):
         philox.check(seed=seed, chain=max(chains), stream=stream)
         philox.check_range(start, count, out.dtype)
-        where: Any = {"seed": seed, "chain": numbers_on(tuple(chains), out.device), "step": step, "stream": stream}
-        return out.copy_(philox.normals(count, **where, start=start, dtype=out.dtype, device=out.device))
+        numbers, where = numbers_on(tuple(chains), out.device), {"seed": seed, "stream": stream, "start": start}
+        if updates.uses_triton(out.device) and (out.stride(1) == 1 or count < 2):
+            from langevin.kernels import triton_kernels
+
+            return triton_kernels.normals(out, numbers, step=step, **where)
+        drawn = philox.normals(count, chain=numbers, step=step, **where, dtype=out.dtype, device=out.device)
+        return out.copy_(drawn)
     if not out.is_contiguous() or count > PIECE:
         for chain, row in zip(chains, out, strict=True):
             normal(count, seed=seed, chain=chain, step=step, start=start, stream=stream, out=row)

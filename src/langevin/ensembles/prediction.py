@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ class ClassPrediction:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log p(y) of labels (n,); with further dimensions summed over positions, (n,)."""
-        each = self.probs.double().clamp_min(_TINY).log().gather(1, torch.as_tensor(y).long().unsqueeze(1)).squeeze(1)
+        labels = torch.as_tensor(y).to(self.probs.device)
+        each = self.probs.double().clamp_min(_TINY).log().gather(1, labels.long().unsqueeze(1)).squeeze(1)
         return each.flatten(1).sum(1) if each.dim() > 1 else each
 
     def sample(self, count: int, *, seed: int = 0) -> Tensor:
@@ -224,6 +226,17 @@ Accumulator = ClassAccumulator | ValueAccumulator
 def _require_samples(count: int) -> None:
     if count == 0:
         raise ValueError("The ensemble has no sample yet, so there is nothing to predict with. Sample more steps.")
+
+
+def on_host(prediction: Prediction) -> Prediction:
+    """The prediction in the memory of the host, where it is scored and drawn."""
+    changes: dict[str, Any] = {}
+    for name, value in vars(prediction).items():
+        if isinstance(value, Tensor):
+            changes[name] = value.cpu()
+        elif isinstance(value, Mixture):
+            changes[name] = Mixture(value.family, tuple(p.cpu() for p in value.parameters))
+    return replace(prediction, **changes)
 
 
 def outputs_of(prediction: Prediction) -> np.ndarray:

@@ -217,6 +217,8 @@ class Sampler(Optimizer, ABC):
         if any(p.grad.is_sparse for p in params if p.grad is not None):
             raise ValueError("Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False).")
         kernel = self.kernel(group, params) if updates.enabled() else None
+        if self._decays and updates.uses_triton(params[0].device):
+            kernel = None  # no kernel of Triton adds the gradient of a prior
         if kernel is not None:
             for name in kernel.state:
                 self.zeros_at_first(name, params)

@@ -31,7 +31,7 @@ class Layout:
             self._positions[p] = first + (sharding.start(p) if self.sharded and sharding.is_sharded(p) else 0)
             first += p.numel() // len(self.chains)
         self.after = first
-        self._tables: dict[tuple[int, ...], Table] = {}
+        self._tables: dict[tuple[int, ...], Any] = {}
         self._decays: tuple[Any, Any, list[float]] = (None, None, [])
 
     def draw(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
@@ -73,13 +73,13 @@ class Layout:
         decays: Mapping[Tensor, float],
     ) -> tuple[list[Tensor], list[float]]:
         """Update the parameters that the kernel can take; returns the others, and ½ Σ decay θ² of each chain."""
-        dtype = params[0].dtype
+        like = params[0]
         states = [state[p] for p in params]
         roles = [params, [p.grad for p in params], *([s[name] for s in states] for name in kernel.state)]
         tensors = [list(map(sharding.local, each)) for each in roles] if self.sharded else roles
         left: list[Tensor] = []
-        if not all(updates.applies(t, dtype) for each in tensors for t in each):
-            fits = [all(updates.applies(t, dtype) for t in each) for each in zip(*tensors, strict=True)]
+        if not all(updates.applies(t, like) for each in tensors for t in each):
+            fits = [all(updates.applies(t, like) for t in each) for each in zip(*tensors, strict=True)]
             left = [p for p, fit in zip(params, fits, strict=True) if not fit]
             params = [p for p, fit in zip(params, fits, strict=True) if fit]
             tensors = [[t for t, fit in zip(each, fits, strict=True) if fit] for each in tensors]
@@ -87,15 +87,15 @@ class Layout:
             return left, []
         key = tuple(map(id, params))
         if key not in self._tables:
-            self._tables[key] = Table(tensors[0], [self._positions[p] for p in params], self.chains)
-        energies = self._tables[key].run(
-            kernel,
-            tensors,
-            (group["seed"], group["step"], random.Stream.INJECTED),
-            noisy=group.get("temperature", 0.0) > 0,
-            decays=self._listed(decays, key, params) if decays else None,
-        )
+            self._tables[key] = updates.make_table(tensors[0], [self._positions[p] for p in params], self.chains)
+        where, noisy = (group["seed"], group["step"], random.Stream.INJECTED), group.get("temperature", 0.0) > 0
+        energies: list[float] = []
+        if isinstance(self._tables[key], Table):
+            listed = self._listed(decays, key, params) if decays else None
+            energies = self._tables[key].run(kernel, tensors, where, noisy, listed).tolist()
+        else:
+            self._tables[key].run(kernel, tensors, where, noisy)
         if kernel.counter is not None:
             for p in params:
                 state[p][kernel.counter] = state[p].get(kernel.counter, 0) + 1
-        return left, energies.tolist()
+        return left, energies
