@@ -216,9 +216,7 @@ class Sampler(Optimizer, ABC):
         """Update parameters: by the compiled update if there is one, and what that can't take by `update`."""
         if any(p.grad.is_sparse for p in params if p.grad is not None):
             raise ValueError("Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False).")
-        kernel = self.kernel(group, params) if updates.enabled() else None
-        if self._decays and updates.uses_triton(params[0].device):
-            kernel = None  # no kernel of Triton adds the gradient of a prior
+        kernel = self.kernel(group, params) if self._may_be_compiled(group, params) else None
         if kernel is not None:
             for name in kernel.state:
                 self.zeros_at_first(name, params)
@@ -235,6 +233,13 @@ class Sampler(Optimizer, ABC):
             self._add_energies(rows.sum(0, dtype=torch.float64).tolist())
         self.update(group, params, grads, partial(layout.draw, group, params))
 
+    def _may_be_compiled(self, group: Group, params: list[Tensor]) -> bool:
+        """Compiled updates take lr as a number; Triton's take the step as a tensor too, but no gradient of a prior."""
+        if not updates.enabled() or isinstance(group["lr"], Tensor):
+            return False
+        triton = updates.uses_triton(params[0].device)
+        return not (self._decays if triton else isinstance(group["step"], Tensor))
+
     def _add_energies(self, energies: list[float]) -> None:
         before = self.prior_energies or [0.0] * len(energies)
         self.prior_energies = [a + b for a, b in zip(before, energies, strict=True)] if energies else before
@@ -246,6 +251,28 @@ class Sampler(Optimizer, ABC):
         owns the loop; not part of `state_dict()`.
         """
         self._decays = decays
+
+    def make_capturable(self) -> None:
+        """Keep lr and the step counter in tensors beside the parameters, so that each step is the same operations.
+
+        It can then be captured in a CUDA graph and replayed: a schedule changes lr in place, and the step, of which the
+        noise is a function, is counted on the device. Divergence is not looked for any more.
+        """
+        if self.needs_closure or not self.stackable:
+            raise ValueError(
+                f"{type(self).__name__} reads numbers in a step, so it can't be captured; lv.SGLD, lv.SGHMC, lv.SGNHT, "
+                f"lv.ATMC and a frozen lv.pSGLD can."
+            )
+        for group in self.param_groups:
+            if self.adapts and not group["frozen"]:
+                raise ValueError(
+                    f"{type(self).__name__} still adapts, by numbers that it counts; call sampler.freeze() before "
+                    f"sampler.make_capturable()."
+                )
+            device = group["params"][0].device
+            group["lr"] = torch.full((), float(group["lr"]), dtype=torch.float64, device=device)
+            group["step"] = torch.full((), int(group["step"]), dtype=torch.int64, device=device)
+        self.looks_for_divergence = False
 
     def _layout(self, index: int, group: Group, first: int) -> Layout:
         """The layout of a group, computed once and not shared with copies of the sampler."""

@@ -36,7 +36,8 @@ class Layout:
 
     def draw(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
         """η for these parameters: in logical order, whatever their layout in memory."""
-        if params[0].is_cpu or self.sharded or len({(p.dtype, p.device) for p in params}) > 1:
+        on_cpu = params[0].is_cpu and not isinstance(group["step"], Tensor)
+        if on_cpu or self.sharded or len({(p.dtype, p.device) for p in params}) > 1:
             return [self._draw(group, p) for p in params]
         return self._draw_together(group, params)
 
