@@ -18,13 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 NAME = "sim"
 _ops: Any = torch.ops.aten
-_READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
-_SHAPED_BY_DATA = {"nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive", "bincount", "histc"}
-_CHECKED_BY_HOST = {"_linalg_check_errors"}
+_WAITS = {
+    *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "_linalg_check_errors"),
+    *("nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive", "bincount", "histc"),
+}
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize", "_foreach_copy_"}
 _seen: Counter[str] = Counter()
 _library: list[torch.library.Library] = []
@@ -68,6 +69,11 @@ class _Module:
 
     def synchronize(self, device: Any = None) -> None:
         pass
+
+    free_memory = 1 << 40
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        return self.free_memory, 1 << 40
 
 
 class Simulated(torch.Tensor):
@@ -113,45 +119,60 @@ class Simulated(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """The tensors among arguments, and in lists of them: in less time than `tree_flatten`."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Simulated):
+        return value.raw
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.removeprefix("aten::")
-    given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
-    device = kwargs.get("device")
-    to_cpu = device is not None and torch.device(device).type in ("cpu", "meta")
-    if name in _COPIES and not (device is not None and torch.device(device).type == "meta"):
+    given = _tensors(args) + (_tensors(kwargs.values()) if kwargs else [])
+    device = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
+    to_cpu = device in ("cpu", "meta")
+    if name in _COPIES and device != "meta":
         own = [isinstance(t, Simulated) for t in given]
         to_cpu = to_cpu or (name != "_to_copy" and not own[0])
         crossing = (name == "_to_copy" and to_cpu != (not own[0])) or (name != "_to_copy" and len(set(own)) > 1)
         non_blocking = kwargs.get("non_blocking", False) or (len(args) > 2 and args[2] is True)
         if crossing and (to_cpu or not non_blocking):
             _seen[_where()] += 1
-    else:
+    elif name not in _COPIES:
         _refuse_mixed(func, given)
-        mask = name in ("index", "index_put", "index_put_", "_index_put_impl_")
-        if mask and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]) and name == "index":
+        masked = name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
+        if masked or name in _WAITS:
             _seen[_where()] += 1
-        if name in _READS | _SHAPED_BY_DATA | _CHECKED_BY_HOST:
-            _seen[_where()] += 1
-    if device is not None and torch.device(device).type == NAME:
+    if device == NAME:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
-    plain = tree_map(lambda t: t.raw if isinstance(t, Simulated) else t, (args, kwargs))
     if name == "_efficientzerotensor":  # of forward-mode derivatives: without memory, which the CPU's operations miss
         func = torch.zeros
-    found = func(*plain[0], **plain[1])
+    found = func(*(_plain(value) for value in args), **{key: _plain(value) for key, value in kwargs.items()})
     known = {id(t.raw): t for t in given if isinstance(t, Simulated)}
-    for t in known.values():
-        if t.shape != t.raw.shape or t.stride() != t.raw.stride():  # resized, squeezed or transposed in place
-            with torch._C.DisableTorchFunctionSubclass():
-                t.data = Simulated(t.raw)
+    if func._schema.is_mutable if hasattr(func, "_schema") else False:
+        for t in known.values():
+            if t.shape != t.raw.shape or t.stride() != t.raw.stride():  # resized, squeezed or transposed in place
+                with torch._C.DisableTorchFunctionSubclass():
+                    t.data = Simulated(t.raw)
 
     def wrapped(t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or to_cpu:
-            return t
+        if not isinstance(t, torch.Tensor):
+            return type(t)(wrapped(each) for each in t) if isinstance(t, list | tuple) else t
         return known[id(t)] if id(t) in known else Simulated(t)
 
-    return tree_map(wrapped, found)
+    return found if to_cpu else wrapped(found)
 
 
 def _refuse_mixed(func: Any, given: list[torch.Tensor]) -> None:
@@ -204,7 +225,7 @@ def install() -> None:
 def synchronisations() -> Any:
     """`with synchronisations() as seen: …`; then `seen.total`, and `seen.lines`, by line of the source."""
     before = Counter(_seen)
-    found = SimpleNamespace(total=0, lines=Counter())
+    found = SimpleNamespace(total=0, lines=Counter(), so_far=lambda: _seen - before)
     yield found
     found.lines = _seen - before
     found.total = sum(found.lines.values())

@@ -145,8 +145,8 @@ class ClassAccumulator:
 
     def __init__(self, keep: bool) -> None:
         self.count = 0
-        self.total = torch.zeros((), dtype=torch.float64)
-        self.entropies = torch.zeros((), dtype=torch.float64)
+        self.total = torch.zeros((), dtype=torch.float64, device="cpu")
+        self.entropies = torch.zeros((), dtype=torch.float64, device="cpu")
         self.samples: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[Tensor]) -> None:

@@ -21,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 
 COUNTERS = tl.constexpr(512)
-WARPS = 4  # of 32 threads: four counters a thread
+# 4 warps of 32 threads: four counters a thread. Fused multiply-adds, whatever the default of the version is.
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": True}
 _COLUMNS = tl.constexpr(8)  # of the table: the addresses of θ, g and two states, weights, chain, position, unused
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -270,7 +271,7 @@ def normals(out: Tensor, chains: Tensor, *, seed: int, step: int | Tensor, strea
     if spans and len(out):
         given = (out, out.stride(0), count, chains, _as_signed(seed), step, stream, start)
         with _device_of(out):
-            _normals[(spans, len(out))](*given, _TYPES[out.dtype], isinstance(step, Tensor), num_warps=WARPS)
+            _normals[(spans, len(out))](*given, _TYPES[out.dtype], isinstance(step, Tensor), **LAUNCH)
     return out
 
 
@@ -279,7 +280,7 @@ def words(count: int, chains: Tensor, *, seed: int, step: int | Tensor, stream: 
     out = torch.empty(len(chains), 4, count, dtype=torch.int64, device=chains.device)
     given = (out, count, chains, _as_signed(seed), step, stream)
     with _device_of(out):
-        _words[(triton.cdiv(count, COUNTERS.value), len(chains))](*given, isinstance(step, Tensor), num_warps=WARPS)
+        _words[(triton.cdiv(count, COUNTERS.value), len(chains))](*given, isinstance(step, Tensor), **LAUNCH)
     return out
 
 
@@ -315,7 +316,7 @@ class Programs:
         options = (noisy, len(tensors) - 2, kernel.name, _TYPES[self.dtype], isinstance(step, Tensor))
         given = (table, self._programs, settings, _as_signed(seed), step, int(stream))
         with _device_of(table):
-            _update[(self._count,)](*given, *options, num_warps=WARPS)
+            _update[(self._count,)](*given, *options, **LAUNCH)
         torch.autograd.graph.increment_version([t for k, each in enumerate(tensors) if k != 1 for t in each])
 
     def _upload(self, settings: tuple[float, ...], tensors: Sequence[Sequence[Tensor]]) -> None:

@@ -281,6 +281,21 @@ class Sampler(Optimizer, ABC):
             known[index] = Layout(group, first)
         return known[index]
 
+    _step_supports_amp_scaling = True  # so that a GradScaler sets `grad_scale`, which refuses it
+
+    @property
+    def grad_scale(self) -> Tensor:
+        """Not supported."""
+        raise AttributeError("grad_scale")
+
+    @grad_scale.setter
+    def grad_scale(self, scale: Tensor) -> None:
+        raise ValueError(
+            f"{type(self).__name__} can't be stepped by a GradScaler: it skips the steps whose gradients overflow, "
+            f"drift and noise, so that the chain avoids steep places and no longer samples its target. Compute the "
+            f"loss under torch.autocast(device, dtype=torch.bfloat16), which needs no scaling; call sampler.step()."
+        )
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients, as torch's optimizers do, in a tenth of the time."""
         if not set_to_none:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from langevin.core.numbers import add_each, exp, expm1, positive_part, root
+from langevin.core.numbers import add, add_each, exp, expm1, positive_part, root
 from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
 from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
@@ -117,7 +117,7 @@ class SGHMC(Sampler):
             if any("gradient_variance" in self.state[p] for p in params):
                 for p, u, eta in zip(params, momentum, normals(), strict=True):
                     known = self.state[p].get("gradient_variance", group["gradient_variance"])
-                    u.addcmul_(eta, (total - force**2 * torch.as_tensor(known, device=u.device)).clamp_min(0).sqrt())
+                    add(u, eta, root(positive_part(total - force**2 * known)))
             else:
                 left = positive_part(total - force**2 * group["gradient_variance"])
                 add_each(momentum, normals(), root(left))
@@ -168,8 +168,9 @@ class SGHMC(Sampler):
     def _check_variance(self, group: Group, parameter: Tensor) -> None:
         """Raise unless B̂ ≤ T(1−e²): beyond, the mini-batch noise alone exceeds the temperature T."""
         variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
-        known = torch.as_tensor(variance, device=parameter.device)
-        largest, smallest = float(known.max()), float(known.min())
+        largest = smallest = variance
+        if isinstance(variance, Tensor):
+            largest, smallest = float(variance.max()), float(variance.min())
         force = self._kick(-math.log(group["momentum"]), 1.0) * group["lr"] * group["num_data"]
         limit = (1 - group["momentum"] ** 2) * group["temperature"] / force**2
         if smallest < 0 or not math.isfinite(largest) or (group["temperature"] > 0 and largest > limit):
