@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -288,58 +289,51 @@ class Programs:
     """The tables of an update: of tensors, with their addresses, and of programs. The arguments of `updates.Table`."""
 
     def __init__(self, params: Sequence[Tensor], positions: Sequence[int], chains: Sequence[int]) -> None:
-        self.dtype, self.device, self._chains = params[0].dtype, params[0].device, len(chains)
-        span = _span(self.dtype)
-        rows: list[list[int]] = []
-        programs: list[tuple[int, int]] = []
-        for chain in chains:
-            for p, position in zip(params, positions, strict=True):
-                size = p.numel() // len(chains)
-                if size:
-                    spans = range(position // span, (position + size - 1) // span + 1)
-                    programs += [(len(rows), number) for number in spans]
-                rows.append([0, 0, 0, 0, size, chain, position, 0])
-        self._table = _pinned(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
-        self._programs = torch.tensor(programs or [(0, 0)], dtype=torch.int64, device="cpu").to(self.device)
+        self.dtype, self.device = params[0].dtype, params[0].device
+        sizes, span = [p.numel() // len(chains) for p in params], _span(self.dtype)
+        rows = [(size, chain, position) for chain in chains for size, position in zip(sizes, positions, strict=True)]
+        self._rows = np.zeros((len(rows), _COLUMNS.value), np.int64)
+        self._rows[:, 4:7] = rows
+        self._tensor = np.tile(np.arange(len(params)), len(chains))  # the parameter of each row
+        row = np.repeat(np.arange(len(chains)), len(params))
+        self._shift = (row * self._rows[:, 4] * params[0].element_size())[:, None]
+        programs = [
+            (index, number)
+            for index, (size, _, position) in enumerate(rows)
+            for number in (range(position // span, (position + size - 1) // span + 1) if size else ())
+        ]
         self._count = len(programs)
-        self._addresses: list[int] = []
-        self._settings: tuple[float, ...] = ()
-        self._on_device: list[Tensor] = []  # the table and the settings
+        self._programs = torch.tensor(programs, dtype=torch.int64, device="cpu").to(self.device)
+        self._table = torch.empty(self._rows.shape, dtype=torch.int64, device=self.device)
+        self._settings = torch.empty(0, dtype=self.dtype, device=self.device)
+        self._known: tuple[list[int], tuple[float, ...]] = [], ()  # the addresses and the settings that are there
 
     def run(self, kernel: Any, tensors: Sequence[Sequence[Tensor]], where: tuple[int, Any, int], noisy: bool) -> None:
         """Update all weights; `tensors` are the parameters, their gradients, and their states."""
-        self._upload(kernel.settings, tensors)
         if not self._count:
             return
-        table, settings = self._on_device
+        self._upload(kernel.settings, tensors)
         seed, step, stream = where
         options = (noisy, len(tensors) - 2, kernel.name, _TYPES[self.dtype], isinstance(step, Tensor))
-        given = (table, self._programs, settings, _as_signed(seed), step, int(stream))
-        with _device_of(table):
+        given = (self._table, self._programs, self._settings, _as_signed(seed), step, int(stream))
+        with _device_of(self._table):
             _update[(self._count,)](*given, *options, **LAUNCH)
         torch.autograd.graph.increment_version([t for k, each in enumerate(tensors) if k != 1 for t in each])
 
     def _upload(self, settings: tuple[float, ...], tensors: Sequence[Sequence[Tensor]]) -> None:
-        """Copy the addresses and the settings to the device, where they have changed, without waiting."""
-        addresses = [t.data_ptr() for each in tensors for t in each]
-        if not self._on_device:
-            self._on_device = [
-                torch.empty(self._table.shape, dtype=torch.int64, device=self.device),
-                torch.empty(len(settings), dtype=self.dtype, device=self.device),
-            ]
-        if addresses != self._addresses:  # gradients often lie where the last ones were
-            self._addresses, count = addresses, len(tensors[0])
-            table = self._table.clone()  # the last one may still be on its way
-            for column, each in enumerate(tensors):
-                for index, t in enumerate(each):
-                    step = t.numel() // self._chains * t.element_size()
-                    shifts = torch.arange(self._chains, device="cpu") * step
-                    table[index::count, column] = t.data_ptr() + shifts
-            self._on_device[0].copy_(_pinned(table, self.device), non_blocking=True)
-        if settings != self._settings:
-            self._settings = settings
+        """Copy the addresses and the settings to the device, if they have changed, without waiting."""
+        addresses, before = [t.data_ptr() for each in tensors for t in each], self._known
+        self._known = addresses, settings
+        if addresses != before[0]:  # gradients often lie where the last ones were
+            columns = np.array(addresses, np.int64).reshape(len(tensors), -1).T
+            rows = self._rows.copy()  # the last copy may still be on its way
+            rows[:, : len(tensors)] = columns[self._tensor] + self._shift
+            self._table.copy_(_pinned(torch.from_numpy(rows), self.device), non_blocking=True)
+        if settings != before[1]:
             numbers = torch.tensor(settings, dtype=self.dtype, device="cpu")
-            self._on_device[1].copy_(_pinned(numbers, self.device), non_blocking=True)
+            if len(self._settings) != len(settings):
+                self._settings = torch.empty(len(settings), dtype=self.dtype, device=self.device)
+            self._settings.copy_(_pinned(numbers, self.device), non_blocking=True)
 
 
 def _span(dtype: torch.dtype) -> int:
