@@ -5,6 +5,7 @@ What is listed below does so on purpose, and says why.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import langevin
@@ -53,14 +54,18 @@ GENERATORS = {
 }
 
 
+@cache
 def calls():
     """Calls of torch.NAME(…): the file, the line, the name, its keyword arguments and the arguments before them."""
+    found = []
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             called = getattr(node, "func", None)
             if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "torch":
                 name = str(file.relative_to(SOURCE))
-                yield name, node.lineno, called.attr, {keyword.arg for keyword in node.keywords}, node.args
+                keywords = {keyword.arg for keyword in node.keywords}
+                found.append((name, node.lineno, called.attr, keywords, node.args))
+    return found
 
 
 def listed(file, names):
