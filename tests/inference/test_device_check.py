@@ -15,11 +15,12 @@ def wrong(findings):
 
 
 def test_the_cpu_is_fine():
-    findings = examine_device("cpu", weights=100_000)
+    findings = examine_device("cpu", weights=10_000)
     assert {finding.check for finding in findings} == CHECKS
     assert {finding.level for finding in findings} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -44,6 +45,7 @@ def test_broken_noise_is_found(broken, found, monkeypatch):
     assert "collect_env" in findings[-1].message
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_repeat_itself_is_found(monkeypatch):
     real, calls = device_check.sample, []
 
