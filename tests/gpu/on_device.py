@@ -337,10 +337,11 @@ def test_values(name):
 
 @pytest.mark.parametrize("name", few(APPROXIMATIONS, ["swa"]))
 def test_fits(name):
-    kind = APPROXIMATIONS[name]
-    options = {"swa": {"cycle": 4}, "swag": {"cycle": 4, "rank": 2}, "hwa": {"cycle": 4}}
-    method = kind(**options.get(name, {}))
-    given = {} if name == "laplace" else {"optimizer": partial(torch.optim.Adam, lr=1e-3), "steps": 12}
+    cycles = {"swa": {"cycle": 4}, "swag": {"cycle": 4, "rank": 2}, "hwa": {"cycle": 4}}
+    options = {**cycles, "deepensemble": {"members": 2}}
+    method = APPROXIMATIONS[name](**options.get(name, {}))
+    given = {"optimizer": partial(torch.optim.Adam, lr=1e-3), "steps": 12}
+    given = {} if name in ("laplace", "deepensemble") else given
     fit = lv.fit(posterior(), (X, Y), method, batch_size=10, progress=False, **given)
     assert fit.predict(X).probs.device.type == DEVICE
 
