@@ -15,12 +15,14 @@ HERE = Path(__file__).parent
 
 def run(file, which, **environment):
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", which, str(HERE / file)]
-    options = {"cwd": HERE.parents[1], "env": {**os.environ, **environment}, "timeout": 1200}
+    options = {"cwd": HERE.parents[1], "env": {**os.environ, **environment}, "timeout": 7200}
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "which", ["not slow", pytest.param("slow", marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+)
 def test_on_the_simulated_device(which):
     run("on_device.py", which)
 
@@ -37,7 +39,9 @@ def test_the_kernels_compile_for(capability):
     assert done.stdout.count("registers") == 21
 
 
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "which", ["not slow", pytest.param("slow", marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+)
 def test_in_the_interpreter(which):
     pytest.importorskip("triton")
     run("interpreter.py", which, TRITON_INTERPRET="1")

@@ -229,7 +229,9 @@ def _require_samples(count: int) -> None:
 
 
 def on_host(prediction: Prediction) -> Prediction:
-    """The prediction in the memory of the host, where it is scored and drawn."""
+    """The prediction in the memory of the host, where it is scored and drawn; itself if it is there."""
+    if (prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean).is_cpu:
+        return prediction
     changes: dict[str, Any] = {}
     for name, value in vars(prediction).items():
         if isinstance(value, Tensor):
