@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench bench-autopilot faults reproduce architecture package clean
+.PHONY: demo test test-slow test-gpu lint bench bench-autopilot faults reproduce architecture package clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -13,6 +13,11 @@ test: .venv/ready-test lint
 
 test-slow: .venv/ready-test
 	$(BIN)/pytest -m slow
+
+# on a machine with a GPU: what `make test` runs on a simulated device and in Triton's interpreter, and a self-check
+test-gpu: .venv/ready-test
+	LANGEVIN_TEST_DEVICE=cuda $(BIN)/pytest -n 0 -m "slow or not slow" tests/gpu/on_device.py tests/gpu/interpreter.py
+	$(BIN)/langevin doctor --device cuda
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

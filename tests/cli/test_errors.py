@@ -37,6 +37,7 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["doctor"], "Give a set-up or a device"),
         (["doctor", "nothing:here"], "can't be imported"),
         (["doctor", "nothing"], "not of the form module:function"),
         (["doctor", "json:loads2"], "has no function 'loads2'"),

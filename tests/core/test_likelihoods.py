@@ -11,6 +11,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 import langevin as lv
+from langevin.core import random
 
 
 def _outputs(*shape, seed=0):
@@ -76,7 +77,7 @@ def test_log_prob_moments_and_cdf_are_those_of_the_distribution(name):
 def test_the_fisher_is_the_mean_of_the_squared_scores_of_sampled_targets(name):
     likelihood, width, _ = CASES[name]
     output = _outputs(1, width).double().expand(50_000, width).contiguous().requires_grad_()
-    y = likelihood.sample(output.detach(), torch.Generator().manual_seed(3))
+    y = likelihood.sample(output.detach(), random.Source(3, 0, 0, random.Stream.LABELS))
     (scores,) = torch.autograd.grad(likelihood.log_prob(output, y).sum(), output)
     fisher = likelihood.output_fisher(output[:1].detach())[0]
     products = scores[:, :, None] * scores[:, None, :]

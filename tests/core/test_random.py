@@ -1,4 +1,7 @@
+import math
+
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
@@ -68,3 +71,27 @@ def test_a_subset_of_a_large_data_set():
     assert int(rows.min()) >= 0
     assert int(rows.max()) < 2**33
     assert stats.kstest((rows / 2**33).numpy(), "uniform").pvalue > 1e-3
+
+
+def test_seeding_restores_the_generator_and_does_not_touch_devices(monkeypatch):
+    torch.manual_seed(4)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("a device that is not in use"))
+    before = torch.get_rng_state()
+    with random.forked_generators(7):
+        first = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    states = random.generator_states()
+    random.seed_generators(7)
+    assert torch.equal(torch.rand(3), first)
+    random.restore_generators(states)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_source_draws_the_same_numbers_for_the_same_shape_in_single_precision_at_least():
+    source = random.Source(1, 2, 3, random.Stream.LABELS)
+    like = torch.empty(50, 3, dtype=torch.bfloat16)
+    assert source.normal(like).dtype == torch.float32
+    assert torch.equal(source.normal(like), source.normal(torch.empty(50, 3)))
+    uniform = source.uniform(torch.empty(20_000))
+    assert float((uniform.mean() - 0.5).abs()) < 4 / math.sqrt(12 * 20_000)
+    assert float((uniform.square().mean() - 1 / 3).abs()) < 4 * math.sqrt(4 / 45 / 20_000)

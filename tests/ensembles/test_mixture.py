@@ -71,7 +71,7 @@ def test_quantiles_of_positive_values_and_of_distributions_without_cdf():
 
 
 def test_draws_are_from_the_mixture():
-    draws = poisson().sample(20_000, torch.Generator().manual_seed(0))
+    draws = poisson().sample(20_000, seed=0)
     assert draws.shape == (20_000, 3)
     means, variances = poisson().moments()
     spread = (variances.mean(0) + means.var(0, correction=0)).sqrt()

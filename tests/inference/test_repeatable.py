@@ -94,25 +94,26 @@ def _quick_switches():
 @pytest.mark.usefixtures("_quick_switches")
 @pytest.mark.parametrize("kind", ["dropout", "noisy data", "noisy loader"])
 def test_runs_in_threads_are_those_that_run_alone(kind):
-    def one(seed):
-        torch.set_num_threads(1)
+    def built():
+        """Before any thread runs: to make layers draws from the global generator."""
         layers = [nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)]
-        with lock:
-            torch.manual_seed(0)
-            model = nn.Sequential(*(layers if kind == "dropout" else layers[::2]))
-            for p in model.parameters():
-                nn.init.constant_(p, 0.1)
-            posterior = toy_posterior(model, allow=["dropout"] if kind == "dropout" else [])
+        model = nn.Sequential(*(layers if kind == "dropout" else layers[::2]))
+        for p in model.parameters():
+            nn.init.constant_(p, 0.1)
+        return toy_posterior(model, allow=["dropout"] if kind == "dropout" else [])
+
+    def one(seed, posterior):
+        torch.set_num_threads(1)
         data = toy_data()
         if kind != "dropout":
             data = Noisy("global") if kind == "noisy data" else DataLoader(Noisy("global"), batch_size=8, shuffle=True)
         found[seed] = draw(posterior, data, steps=30, seed=seed, batch_size=None if "loader" in kind else 8, **OPTIONS)
 
-    lock, found = threading.Lock(), {}
+    found = {}
     for seed in range(3):
-        one(seed)
+        one(seed, built())
     alone, found = found, {}
-    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(3)]
+    threads = [threading.Thread(target=one, args=(seed, built())) for seed in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

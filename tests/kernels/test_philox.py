@@ -87,6 +87,32 @@ def test_compiled_code_and_torch_operations_agree(dtype, start):
     assert torch.allclose(here, there, rtol=8 * rounding, atol=8 * rounding)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_several_chains_and_steps_that_are_tensors(dtype):
+    where = {"seed": WHERE["seed"], "stream": 1, "start": 700, "dtype": dtype, "device": torch.device("cpu")}
+    rows = philox.normals(1500, chain=torch.tensor([7, 2**31 + 5]), step=torch.tensor(2**32 + 3), **where)
+    for row, chain in zip(rows, (7, 2**31 + 5), strict=True):
+        assert torch.equal(row, philox.normals(1500, chain=chain, step=2**32 + 3, **where))
+
+
+def test_long_ranges_are_drawn_in_parts(monkeypatch):
+    where = {**WHERE, "start": 3, "dtype": torch.float32, "device": torch.device("cpu")}
+    whole = philox.normals(1000, **where)
+    monkeypatch.setattr(philox, "_AT_ONCE", 77)
+    assert torch.equal(philox.normals(1000, **where), whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_data=st.integers(2, 400), share=st.floats(0, 1), seed=st.integers(0, 2**64 - 1), step=st.integers(0, 2**47))
+def test_mini_batches_in_torch_operations_are_the_compiled_ones(num_data, share, seed, step):
+    """The same integers, whatever share of the data is drawn: large ones repeat themselves most."""
+    size = min(max(1, round(share * num_data)), num_data - 1)
+    compiled = random.random_subset(num_data, size, seed=seed, chain=[0, 9], step=step)
+    where = {"seed": seed, "stream": random.Stream.BATCH, "device": torch.device("cpu")}
+    assert torch.equal(philox.subsets(num_data, size, chain=torch.tensor([0, 9]), step=step, **where), compiled)
+    assert torch.equal(philox.subsets(num_data, size, chain=9, step=torch.tensor(step), **where), compiled[1])
+
+
 @settings(max_examples=40, deadline=None)
 @given(start=st.integers(0, 200_000), count=st.integers(1, 5000), dtype=st.sampled_from(["float32", "float64"]))
 def test_any_range_of_normals_is_a_slice_of_the_stream(start, count, dtype):

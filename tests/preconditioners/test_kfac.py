@@ -93,8 +93,8 @@ def test_sampled_labels_are_a_function_of_the_seed_and_do_not_change_gradients(k
     posterior, sampler = bound(make(), lv.likelihoods.Categorical(), x, y, seed=4)
     posterior.loss(x, y).backward()
     before = [p.grad.clone() for p in posterior.parameters()]
-    generator = random.generator(seed=4, chain=0, step=0, stream=random.Stream.LABELS)
-    labels = lv.likelihoods.Categorical().sample(make()(x).detach(), generator)
+    source = random.Source(seed=4, chain=0, step=0, stream=random.Stream.LABELS)
+    labels = lv.likelihoods.Categorical().sample(make()(x).detach(), source)
     expected = brute_force(make(), lv.likelihoods.Categorical().log_prob, x, labels)
     torch.manual_seed(123)  # the global generator has no effect
     sampler.step()

@@ -39,10 +39,13 @@ class Atoms(WeightDistribution):
 
     def entropy(self) -> Tensor:
         """−∞: it has no density."""
-        return torch.tensor(-math.inf)
+        return self._number(-math.inf)
 
     def _squared_distance(self, deviation: Weights) -> Tensor:
-        return torch.tensor(math.inf)
+        return self._number(math.inf)
+
+    def _number(self, value: float) -> Tensor:
+        return next(iter(self.mean.values())).new_full((), value)
 
     def covariance(self) -> Tensor:
         """That of the members."""

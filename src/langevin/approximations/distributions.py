@@ -187,7 +187,7 @@ class KroneckerGaussian(WeightDistribution):
         """M Mᵀ."""
         count = self.count()
         like = next(iter(self.mean.values()))
-        columns = [self._map(e) for e in torch.eye(count).to(like)]
+        columns = [self._map(e) for e in torch.eye(count, dtype=like.dtype, device=like.device)]
         matrix = torch.stack([torch.cat([column[name].flatten() for name in self.mean]) for column in columns])
         return matrix.T @ matrix
 

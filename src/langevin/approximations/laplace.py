@@ -186,8 +186,8 @@ def _full(method: Laplace, posterior: Posterior, full_pass: FullPass) -> dict[st
         for number, weight, batch in _weighted(posterior, full_pass)
     )
     assert isinstance(curvature, Tensor)
-    prior = torch.cat([torch.full((params[n].numel(),), p).double() for n, p in _precisions(posterior).items()])
-    precision = (curvature + prior.to(curvature).diag()) / method.temperature
+    prior = torch.cat([curvature.new_full((params[n].numel(),), p) for n, p in _precisions(posterior).items()])
+    precision = (curvature + prior.diag()) / method.temperature
     return {"precision_root": torch.linalg.cholesky(precision).to(next(iter(params.values())).dtype)}
 
 
@@ -204,9 +204,9 @@ def _kfac(method: Laplace, posterior: Posterior, full_pass: FullPass) -> dict[st
     names = {id(p): name for name, p in params.items()}
     found: dict[str, Tensor] = {}
     for layer, (a, g) in sums.items():
-        columns = [torch.full((layer.weight[0].numel(),), prior[names[id(layer.weight)]])]
-        columns += [] if layer.bias is None else [torch.tensor([prior[names[id(layer.bias)]]])]
-        root = torch.cat(columns).to(a).rsqrt()
+        columns = [a.new_full((layer.weight[0].numel(),), prior[names[id(layer.weight)]])]
+        columns += [] if layer.bias is None else [a.new_full((1,), prior[names[id(layer.bias)]])]
+        root = torch.cat(columns).rsqrt()
         alpha, input_vectors = torch.linalg.eigh(a / posterior.num_data * root * root[:, None])
         gamma, output_vectors = torch.linalg.eigh(g / posterior.num_data)
         curvature = posterior.num_data * posterior.weight * gamma.clamp_min(0)[:, None] * alpha.clamp_min(0)
@@ -269,8 +269,8 @@ def _columns(method: Laplace, posterior: Posterior, output: Tensor, y: Any, numb
         yield from (roots[:, :, k].reshape(output.shape) for k in range(roots.shape[2]))
         return
     if method.fisher == "mc":
-        generator = random.generator(seed=0, chain=0, step=number, stream=random.Stream.LABELS, device=output.device)
-        y = sampled_labels(likelihood, output.detach(), generator)
+        source = random.Source(seed=0, chain=0, step=number, stream=random.Stream.LABELS)
+        y = sampled_labels(likelihood, output.detach(), source)
     at = output.detach().requires_grad_()
     yield torch.autograd.grad(-likelihood.log_prob(at, y).sum(), at)[0]
 

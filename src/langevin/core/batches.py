@@ -31,6 +31,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
+from langevin.core.devices import home_of
 from langevin.core.outputs import plain_batch
 
 Batch = tuple[Any, Any]
@@ -99,12 +100,12 @@ class TensorBatches(Batches):
 
     def __init__(self, x: Any, y: Any, batch_size: int, seed: int, device: torch.device) -> None:
         leaves = tree_flatten((x, y))[0]
-        lengths = {len(leaf) for leaf in leaves}
-        if len(lengths) != 1:
+        if len({len(leaf) for leaf in leaves}) != 1:
             raise ValueError(f"The tensors of a data set must have equal lengths; given {[len(t) for t in leaves]}.")
-        self.num_data = lengths.pop()
-        self.x, self.y = tree_map(lambda t: t.to(device), (x, y))
-        self.batch_size, self.seed, self.device = batch_size, seed, device
+        self.num_data = len(leaves[0])
+        self.batch_size, self.seed = batch_size, seed
+        self.device = home_of(leaves, device)
+        self.x, self.y = tree_map(lambda t: t.to(self.device), (x, y))
 
     def fetch(self, chain: int, step: int) -> Batch:
         """A fresh random subset."""
@@ -137,7 +138,8 @@ class TensorBatches(Batches):
     def indices(self, chain: int | Sequence[int], step: int) -> Tensor:
         """The random subset, one of each chain."""
         assert self.num_data is not None
-        return rng.random_subset(self.num_data, self.batch_size, seed=self.seed, chain=chain, step=step)
+        where: Any = {"seed": self.seed, "chain": chain, "step": step, "device": self.device}
+        return rng.random_subset(self.num_data, self.batch_size, **where)
 
     def take(self, indices: Tensor) -> Batch:
         """The examples with these indices."""
@@ -257,8 +259,7 @@ def tensor_digest(tensors: Sequence[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=32)
     for tensor in tensors:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        flat = tensor.detach().cpu().contiguous().view(-1)
-        for part in torch.split(flat, 1 << 24):  # a copy of a large data set would not fit
+        for part in torch.split(tensor.detach().cpu().contiguous().view(-1), 1 << 24):  # a copy of all would not fit
             digest.update(part.view(torch.uint8).numpy().data if part.numel() else b"")
     return digest.hexdigest()
 
@@ -347,7 +348,7 @@ def seeded(seed: int, chain: int, step: int, part: int = 0) -> Iterator[None]:
     """
     number = rng.integer(seed=seed, chain=chain, step=step, block=part)
     with GENERATORS:
-        torch.manual_seed(number)
+        rng.seed_generators(number)
         random.seed(number)
         np.random.seed(number % 2**32)  # noqa: NPY002  (transforms draw from the global generator)
         yield

@@ -28,7 +28,7 @@ class PriorPrecisions(nn.Module):
     def add(self, name: str, prior: SampledGaussian, parameter: Tensor) -> GivenPrecision:
         """Start at the mean of λ; returns the prior of the weights at the λ of the time."""
         self.priors[name] = prior
-        first = torch.tensor(prior.mean_precision, dtype=parameter.dtype, device=parameter.device)
+        first = torch.full((), prior.mean_precision, dtype=parameter.dtype, device=parameter.device)
         self.register_buffer(_key(name), first, persistent=False)
         return GivenPrecision(prior, self, _key(name))
 
@@ -56,7 +56,7 @@ class PriorPrecisions(nn.Module):
             shape, rate = prior.posterior_of_precision(square, weights.numel() // len(chains), temperature)
             number = random.integer(seed=seed, chain=chain, step=step, stream=Stream.PRIOR, block=position)
             drawn.append(np.random.default_rng(number).standard_gamma(shape) / rate)
-        return torch.tensor(drawn, dtype=torch.float64)
+        return torch.tensor(drawn, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)

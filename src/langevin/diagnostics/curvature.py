@@ -23,8 +23,7 @@ def largest_curvature(posterior: Posterior, x: Any, y: Any, iterations: int = 30
     """The largest absolute eigenvalue of the Hessian of the loss (U/N) on a batch, by power iteration."""
     params = list(posterior.trainable_parameters().values())
     grads = torch.autograd.grad(posterior.loss(x, y), params, create_graph=True)
-    generator = torch.Generator().manual_seed(0)
-    direction = [torch.randn(p.shape, generator=generator).to(p) for p in params]
+    direction = [random.Source(0, 0, i, random.Stream.SIGNS).normal(p) for i, p in enumerate(params)]
     value = 0.0
     for _ in range(iterations):
         norm = float(torch.linalg.vector_norm(torch.cat([d.flatten() for d in direction])))
@@ -93,9 +92,9 @@ def conditioning(
         )
     size = min(batch_size, batches.num_data)
     chosen = random.random_subset(batches.num_data, size, seed=seed, chain=0, step=0, stream=random.Stream.FISHER)
-    x, y = tree_map(_double, batches.take(chosen))
+    x, y = tree_map(lambda t: _double(t.to(params[0].device)), batches.take(chosen))
     metric = fisher_matrix(posterior, params, (x, y), kind, step=0)
-    metric = metric + damping * torch.eye(count).to(metric)
+    metric = metric + damping * torch.eye(count, dtype=metric.dtype, device=metric.device)
     root = None
     if preconditioner is not None:
         root = _root(posterior, copy.deepcopy(preconditioner), params, (x, y), updates, seed)
@@ -117,7 +116,7 @@ def _root(
     given: list[Tensor] = list(params)
     size = batch_size_of(data[1])
     for step in range(updates):
-        chosen = random.random_subset(size, min(128, size), seed=seed, chain=0, step=step, stream=random.Stream.BATCH)
+        chosen = random.random_subset(size, min(128, size), seed=seed, chain=0, step=step, device=params[0].device)
         x, y = tree_map(lambda t, rows=chosen: t[rows], data)
         posterior.zero_grad()
         posterior.loss(x, y).backward()  # type: ignore[no-untyped-call]
@@ -126,7 +125,8 @@ def _root(
         a.finish(step + 1, False)
     with torch.no_grad():
         columns = []
-        for unit in torch.eye(sum(p.numel() for p in params)).to(params[0]):
+        like = params[0]
+        for unit in torch.eye(sum(p.numel() for p in params), dtype=like.dtype, device=like.device):
             parts = torch.split(unit, [p.numel() for p in params])
             etas = [part.reshape(p.shape) for part, p in zip(parts, params, strict=True)]
             columns.append(torch.cat([c.flatten() for c in a.noise(state, group, given, etas)]))

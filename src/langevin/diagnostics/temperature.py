@@ -49,7 +49,8 @@ class Thermometer:
         self.averaged = 0
         self._stacked = stacked
         self._chains = len(params[0]) if stacked else 1
-        self._sizes = torch.tensor([p.numel() // self._chains for p in params], dtype=torch.float64)
+        device, sizes = params[0].device, [p.numel() // self._chains for p in params]
+        self._sizes = torch.tensor(sizes, dtype=torch.float64, device="cpu").to(device)
         self._num_data = num_data
         self.readings = 0
         self.length = 1  # readings of a window
@@ -58,7 +59,7 @@ class Thermometer:
         self.slopes: list[Tensor] = []  # of each tensor (chains, windows, …)
         self.means: list[Tensor] = []  # of the weights over all readings, about which other chains are read
         if keeps_windows(sum(p.nbytes for p in params) // self._chains):
-            self.products = torch.zeros(self._chains, _WINDOWS, len(params), dtype=torch.float64)
+            self.products = torch.zeros(self._chains, _WINDOWS, len(params), dtype=torch.float64, device=device)
             self.slopes = [p.new_zeros(self._chains, _WINDOWS, *(p.shape[1:] if stacked else p.shape)) for p in params]
             self.means = [torch.zeros_like(p) for p in params]
 
@@ -82,7 +83,7 @@ class Thermometer:
             rows.append(dot_of_difference(p, s, gradient, self._chains))
             if self.slopes and p.grad is not None:
                 self.slopes[j][:, window] += p.grad if self._stacked else p.grad[None]
-        each = torch.stack(rows).cpu().double()
+        each = torch.stack(rows).double()
         if self.products is not None:
             self.products[:, window] += each.T
             torch._foreach_lerp_(self.means, [p.detach() for p in params], 1 / self.readings)

@@ -6,6 +6,7 @@ inputs × members beyond the parameters themselves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
 from langevin.core.likelihoods.base import drawn
+from langevin.core.random import Source, Stream
 
 _TOGETHER = 1 << 21  # numbers of an intermediate result
 _PRECISION = 1e-6  # of a quantile, in standard deviations of the mixture
@@ -68,15 +70,18 @@ class Mixture:
         """The smallest y with cdf(y) ≥ q, (n, …), by bisection."""
         return torch.cat([part.quantile(q, self.discrete) for _, part in self._parts()])
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+    def sample(self, count: int, seed: int) -> Tensor:
         """Draws of y, (count, n, …): each from a random member, the same for all values of an example."""
         n, found = self.parameters[0].shape[1], []
         step = max(1, _TOGETHER // (count * max(1, self.parameters[0][0, :1].numel())))
         for start in range(0, n, step):
-            column = torch.arange(start, min(start + step, n))
-            member = torch.randint(self.members, (count, len(column)), generator=generator)
-            chosen = [p[member.to(p.device), column.to(p.device)] for p in self.parameters]
-            draws = drawn(self.family(*(p.flatten(0, 1) for p in chosen)), 1, generator)[0]
+            device = self.parameters[0].device
+            column = torch.arange(start, min(start + step, n), device=device)
+            source = Source(seed, chain=0, step=start, stream=Stream.DRAWS)
+            drawn_from = source.uniform(torch.empty(count, len(column), device=device))
+            member = (drawn_from * self.members).long().clamp_max(self.members - 1)
+            chosen = [p[member, column] for p in self.parameters]
+            draws = drawn(self.family(*(p.flatten(0, 1) for p in chosen)), 1, source.integer())[0]
             found.append(draws.reshape(count, len(column), *draws.shape[1:]))
         return torch.cat(found, 1)
 
@@ -114,7 +119,7 @@ class _Part:
 
     def log_prob(self, y: Tensor) -> Tensor:
         each = self.distribution.log_prob(self._repeated(y)).reshape(self.members, self.inputs, -1).sum(2)
-        return each.logsumexp(0) - torch.log(torch.tensor(float(self.members)))
+        return each.logsumexp(0) - math.log(self.members)
 
     def cdf(self, y: Tensor) -> Tensor:
         own = _base(self.distribution)
@@ -158,7 +163,7 @@ class _Part:
 
     def _draws(self) -> Tensor:
         """Draws from all members, equally many of each, always the same."""
-        each = drawn(self.distribution, -(-_DRAWS // self.members), torch.Generator().manual_seed(0))
+        each = drawn(self.distribution, -(-_DRAWS // self.members), seed=0)
         return each.reshape(-1, *self.shape()[1:]).double()
 
     def _repeated(self, y: Tensor) -> Tensor:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from langevin.core.likelihoods.base import gaussian
+from langevin.core.likelihoods.base import gaussian, sampled_classes
+from langevin.core.random import Source, Stream
 from langevin.ensembles.mixture import Mixture
 
 _KEPT = 1 << 25  # parameters of distributions in a prediction, 128 MB in single precision
@@ -51,15 +53,14 @@ class ClassPrediction:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log p(y) of labels (n,); with further dimensions summed over positions, (n,)."""
-        each = self.probs.double().clamp_min(_TINY).log().gather(1, torch.as_tensor(y).long().unsqueeze(1)).squeeze(1)
+        labels = torch.as_tensor(y).to(self.probs.device)
+        each = self.probs.double().clamp_min(_TINY).log().gather(1, labels.long().unsqueeze(1)).squeeze(1)
         return each.flatten(1).sum(1) if each.dim() > 1 else each
 
     def sample(self, count: int, *, seed: int = 0) -> Tensor:
         """Labels drawn from p(y|x), (count, n)."""
         probs = self.probs.double().movedim(1, -1)
-        generator = torch.Generator(probs.device).manual_seed(seed)
-        flat = torch.multinomial(probs.reshape(-1, probs.shape[-1]), count, replacement=True, generator=generator)
-        return flat.T.reshape(count, *probs.shape[:-1])
+        return sampled_classes(probs.expand(count, *probs.shape), Source(seed, chain=0, step=0, stream=Stream.DRAWS))
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class ValuePrediction:
         """Draws of y, noise included, (count, n, …)."""
         if count < 1:
             raise ValueError(f"sample(n) needs n of 1 or more; given {count}.")
-        return self.mixture.sample(count, torch.Generator().manual_seed(seed))
+        return self.mixture.sample(count, seed)
 
     def _like(self, y: Tensor) -> Tensor:
         """y in the shape of the mean; (n,) against (n, 1) would broadcast to (n, n)."""
@@ -144,8 +145,8 @@ class ClassAccumulator:
 
     def __init__(self, keep: bool) -> None:
         self.count = 0
-        self.total = torch.zeros((), dtype=torch.float64)
-        self.entropies = torch.zeros((), dtype=torch.float64)
+        self.total = torch.zeros((), dtype=torch.float64, device="cpu")
+        self.entropies = torch.zeros((), dtype=torch.float64, device="cpu")
         self.samples: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[Tensor]) -> None:
@@ -225,6 +226,19 @@ Accumulator = ClassAccumulator | ValueAccumulator
 def _require_samples(count: int) -> None:
     if count == 0:
         raise ValueError("The ensemble has no sample yet, so there is nothing to predict with. Sample more steps.")
+
+
+def on_host(prediction: Prediction) -> Prediction:
+    """The prediction in the memory of the host, where it is scored and drawn; itself if it is there."""
+    if (prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean).is_cpu:
+        return prediction
+    changes: dict[str, Any] = {}
+    for name, value in vars(prediction).items():
+        if isinstance(value, Tensor):
+            changes[name] = value.cpu()
+        elif isinstance(value, Mixture):
+            changes[name] = Mixture(value.family, tuple(p.cpu() for p in value.parameters))
+    return replace(prediction, **changes)
 
 
 def outputs_of(prediction: Prediction) -> np.ndarray:

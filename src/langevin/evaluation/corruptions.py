@@ -35,7 +35,7 @@ class Shift:
 def gaussian_noise(x: Tensor, severity: int, seed: int) -> Tensor:
     """x + σ η, σ of 0.05 to 0.4 of the range; the same η at every severity."""
     low, high = x.amin(), x.amax()
-    eta = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
+    eta = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype, device="cpu").to(x.device)
     return (x + (0.05, 0.1, 0.15, 0.25, 0.4)[severity - 1] * (high - low) * eta).clamp(low, high)
 
 

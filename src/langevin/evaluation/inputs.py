@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from langevin.core.batches import batch_size_of
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.inputs import gathered
-from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction, on_host
 from langevin.evaluation.checks import checked_probs
 
 
@@ -46,25 +46,25 @@ def examples(data: Any) -> tuple[Any, Tensor]:
     x, y = tree_map(torch.as_tensor, tuple(data))
     if batch_size_of(x) != batch_size_of(y):
         raise ValueError(f"The test data have {batch_size_of(x)} inputs and {batch_size_of(y)} targets.")
-    return x, y
+    return x, y.cpu()
 
 
 def prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
-    """The prediction of a run at x; a prediction is returned unchanged.
+    """The prediction of a run at x, in the memory of the host; that of a prediction is itself.
 
     Class probabilities (n, classes) are a prediction, a module is a classifier that returns logits. Neither separates
     aleatoric from epistemic uncertainty, so all of it counts as aleatoric.
     """
     if isinstance(source, ClassPrediction | ValuePrediction):
-        return source
+        return on_host(source)
     if isinstance(source, Predicts):
-        return source.predict(x, batch_size=batch_size, samples=samples)
+        return on_host(source.predict(x, batch_size=batch_size, samples=samples))
     if isinstance(source, Tensor | np.ndarray):
         probs = checked_probs(source)
         entropy = torch.special.entr(probs).sum(1)
         return ClassPrediction(probs=probs, entropy=entropy, aleatoric=entropy)
     if isinstance(source, nn.Module):
-        return Ensemble.from_classifier(source).predict(x, batch_size=batch_size, samples=samples)
+        return on_host(Ensemble.from_classifier(source).predict(x, batch_size=batch_size, samples=samples))
     raise ValueError(
         f"Give a run, a prediction (run.predict(x)), class probabilities (n, classes) or a module that returns logits; "
         f"given {type(source).__name__}."
@@ -82,7 +82,7 @@ def class_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -
 def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) -> Prediction:
     """`prediction_of`; for regression with samples, so that densities are those of the mixture."""
     if isinstance(source, Ensemble):
-        return source.predict(x, batch_size=batch_size, samples=not source.classifies)
+        return on_host(source.predict(x, batch_size=batch_size, samples=not source.classifies))
     prediction = prediction_of(source, x, batch_size=batch_size)
     if isinstance(prediction, ValuePrediction) and not isinstance(source, ValuePrediction):
         prediction = prediction_of(source, x, batch_size=batch_size, samples=True)

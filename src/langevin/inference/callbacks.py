@@ -40,8 +40,16 @@ class RunningMeans:
     readings: int = 0
     observed: dict[str, list[float]] = field(default_factory=dict)  # name → sum, count
 
-    def observe(self, name: str, value: float) -> None:
-        """Take in a reading of anything else."""
+    def take(self, name: str, value: float) -> None:
+        """Take in a reading: the "loss" of a step, a "temperature", or anything else."""
+        if name == "loss":
+            self.loss += value
+            self.steps += 1
+            return
+        if name == "temperature":
+            self.temperature += value
+            self.readings += 1
+            return
         total, count = self.observed.get(name, [0.0, 0])
         self.observed[name] = [total + value, count + 1]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from langevin.core import sharding
-from langevin.core.batches import Batch, Batches, batch_size_of, seeded
+from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of, seeded
 from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
 from langevin.core.parameters import all_finite, half_precision, nonfinite_example
@@ -74,20 +74,20 @@ class Chains(ABC):
         self.grad_accumulation_steps = grad_accumulation_steps
         self.replicas = replicas
         self.leads = replicas is None or replicas.rank == 0  # whether this process writes samples and checkpoints
-        self._weight = (
-            1.0  # of this process's loss in the mean over replicas: its share of the batch times their number
-        )
+        self._weight = 1.0  # of this process's loss in the mean over replicas: its share of the batch times their count
         self._autocast = autocast
         self._stochastic = objective.stochastic_forward
         self.names = list(objective.trainable_parameters())
         self.buffers = objective.running_statistics()
         self.params = self._leaves(starts)
+        self._on_cpu = self.params[0].is_cpu
         chain: int | list[int] = self.numbers if self.stacked else self.numbers[0]
         self.stepper = make_stepper(self.params, num_data=objective.num_data, seed=seed, chain=chain)
         if isinstance(self.stepper, Sampler) and isinstance(objective, Posterior):
             self.stepper.bind(objective, batches)
         if isinstance(self.stepper, Sampler):
             self.stepper.plan(burn_in)
+            self.stepper.looks_for_divergence = self._on_cpu  # elsewhere the losses tell
         self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
         self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
         self.prior_scales = PriorScales(objective, self.stepper, self.numbers, self.stacked)
@@ -103,14 +103,17 @@ class Chains(ABC):
             self._compile()
 
     def backward(self, whole: bool = True) -> list[float]:
+        """The same as numbers, which on a device other than the CPU makes the host wait."""
+        return [float(loss) for loss in self.losses_and_gradients(whole).reshape(-1).tolist()]
+
+    def losses_and_gradients(self, whole: bool = True) -> Tensor:
         """Gradients of the loss of this step into `params`; the loss of each chain.
 
         Unless `whole`, the terms of Gaussian priors are left to `advance`, if its update can add them; `prior_losses`
         then says what they were.
         """
         self._whole = whole or self._prior_constant is None
-        losses = self._losses_and_gradients() if self._ahead is None else self._ahead
-        return [float(loss) for loss in losses.reshape(-1).tolist()]
+        return self._losses_and_gradients() if self._ahead is None else self._ahead
 
     def _losses_and_gradients(self) -> Tensor:
         """On the batch of this step, at the weights as they are; the closure of samplers that need one."""
@@ -172,7 +175,7 @@ class Chains(ABC):
             self._ahead = torch.as_tensor(self.stepper.step(self._losses_and_gradients))
         else:
             self.stepper.step()
-        if not isinstance(self.stepper, Sampler) and self.nonfinite():  # a sampler looks by itself
+        if not isinstance(self.stepper, Sampler) and self._on_cpu and self.nonfinite():  # a sampler looks by itself
             raise FloatingPointError(f"{type(self.stepper).__name__} diverged: a weight is no longer finite.")
         if self.scheduler is not None:
             self.scheduler.step()
@@ -183,9 +186,9 @@ class Chains(ABC):
                 self.stepper.forget()
 
     def prior_losses(self) -> list[float]:
-        """What the last loss of each chain lacked, after `advance`."""
+        """What the last loss of each chain lacked, after `advance`; empty if nothing."""
         if self._whole or self._prior_constant is None:
-            return [0.0] * len(self.numbers)
+            return []
         assert isinstance(self.stepper, Sampler)
         return [energy + self._prior_constant for energy in self.stepper.prior_energies]
 
@@ -207,10 +210,14 @@ class Chains(ABC):
         """Whether batches have a leading axis of chains: a full batch is one for all."""
         return self.stacked and not isinstance(self.batches, FullBatches)
 
-    def nonfinite_example(self, index: int) -> str:
-        """Which example of the last mini-batch of a chain contains NaN or infinity; empty if none does."""
+    def nonfinite_example(self, index: int, step: int) -> str:
+        """Which example of the mini-batch of a chain at that step contains NaN or infinity; empty if none does."""
         x, y = tree_map(lambda t: t[index], self._batch) if self.one_batch_each else self._batch
-        indices = self.batches.indices(self.numbers[index], self.step) if self.replicas is None else None
+        if step != self.step:  # the loss was read later
+            x, y = (
+                ((), ()) if isinstance(self.batches, LoaderBatches) else self.batches.fetch(self.numbers[index], step)
+            )
+        indices = self.batches.indices(self.numbers[index], step) if self.replicas is None else None
         return nonfinite_example(x, y, indices)
 
     def nonfinite(self) -> list[str]:
@@ -226,18 +233,18 @@ class Chains(ABC):
         """The learning rate of the next step (of the first parameter group)."""
         return float(self.stepper.param_groups[0]["lr"])
 
-    def observables(self) -> dict[str, list[float]]:
+    def observables(self) -> dict[str, Tensor]:
         """What the sampler shows of its state ("kinetic", "thermostat"): the mean over the weights of each chain."""
-        shown: dict[str, list[float]] = {}
+        shown: dict[str, Tensor] = {}
         if not isinstance(self.stepper, Sampler):
             return shown
         chains = len(self.numbers)
         for name, tensors in self.stepper.observables().items():
-            sums, size = torch.zeros(chains, dtype=torch.float64), 0
+            sums, size = torch.zeros(chains, dtype=torch.float64, device=self.params[0].device), 0
             for t in tensors:  # one after another: each is computed when its turn comes
-                sums += t.reshape(chains, -1).mean(1).cpu().double() * (t.numel() // chains)
+                sums += t.reshape(chains, -1).mean(1).double() * (t.numel() // chains)
                 size += t.numel() // chains
-            shown[name] = (sums / size).tolist()
+            shown[name] = sums / size
         return shown
 
     def sample(self, index: int) -> dict[str, Tensor]:
@@ -330,15 +337,14 @@ class Chains(ABC):
         if self.grad_accumulation_steps == 1:
             yield 1.0, (x, y)
             return
-        axis = 1 if self.one_batch_each else 0
+        axis = int(self.one_batch_each)
         size = batch_size_of(tree_map(lambda t: t[0], y) if self.one_batch_each else y)
         if not 1 <= self.grad_accumulation_steps <= size:
             raise ValueError(
-                f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; give 1 to "
-                f"{size}."
+                f"grad_accumulation_steps={self.grad_accumulation_steps} for a batch of {size} examples; "
+                f"give 1 to {size}."
             )
-        parts = self.grad_accumulation_steps
-        bounds = [size * i // parts for i in range(parts + 1)]
+        bounds = [size * i // self.grad_accumulation_steps for i in range(self.grad_accumulation_steps + 1)]
         for start, stop in pairwise(bounds):
             yield (stop - start) / size, tree_map(lambda t, a=start, n=stop - start: t.narrow(axis, a, n), (x, y))
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves, tree_map
 
+from langevin.core import random as rng
 from langevin.core.batches import (
     GENERATORS,
     Batches,
@@ -356,7 +357,7 @@ def preserve_rng_state() -> Iterator[None]:
     They belong to the process, so of several threads the last one to leave restores them.
     """
     with GENERATORS:
-        now = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+        now = rng.generator_states(), random.getstate(), np.random.get_state()  # noqa: NPY002
         _inside.append(_inside[-1] if _inside else now)
     try:
         yield
@@ -364,6 +365,6 @@ def preserve_rng_state() -> Iterator[None]:
         with GENERATORS:
             states = _inside.pop()
             if not _inside:
-                torch.set_rng_state(states[0])
+                rng.restore_generators(states[0])
                 random.setstate(states[1])
                 np.random.set_state(states[2])  # noqa: NPY002

@@ -8,7 +8,6 @@ change only in `Chains.advance`, so whatever goes wrong elsewhere leaves a state
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ from langevin.inference.interrupt import Interrupt
 from langevin.inference.monitor import Monitor
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import plan, read_gradients
+from langevin.inference.readings import Readings, divergence
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.stacked_chains import StackedChains
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
@@ -211,28 +211,30 @@ class Engine:
         compiling_since = time.monotonic() if settings.compile and not (bar.disable or group.warm) else None
         complete = True  # the weights are those of a whole number of steps, and their sample, if one was due, is saved
         shown = 0.0
+        readings = Readings(store, group, means)
         try:
             while group.step < settings.steps:
                 probing = group.leads and settings.probes(group.step)
                 probed = read_gradients(group, settings.probe_size) if probing else {}
-                losses = group.backward(whole=settings.measures_temperature(group.step))
-                temperatures = _observe(store, group, means, settings, losses, probed)
+                losses = group.losses_and_gradients(whole=settings.measures_temperature(group.step))
+                readings.record(losses, probed, settings)
                 lr = group.lr()
                 complete = False
                 try:
                     group.advance()
                 except FloatingPointError as error:
-                    raise DivergenceError(f"{_divergence(group, store, 0, 'it diverged')} {error}") from None
-                for index, (mean, rest) in enumerate(zip(means, group.prior_losses(), strict=True)):
-                    mean.loss += rest
-                    losses[index] += rest
+                    raise DivergenceError(f"{divergence(group, store, 0, 'it diverged')} {error}") from None
+                if rest := group.prior_losses():
+                    readings.add_to_losses(rest)
+                saving, checkpointing = settings.saves(group.step), interval.is_due(group.step)
+                readings.read_if_due(saving or checkpointing or bool(callbacks) or group.step == settings.burn_in)
                 if group.step == settings.burn_in:
                     means[:] = [RunningMeans() for _ in means]  # the first sample's statistics are not those of burn-in
                     if settings.freeze:
                         group.freeze()
-                if settings.saves(group.step) or group.step % 100 == 0 or group.step == settings.steps:
+                if saving or group.step % 100 == 0 or group.step == settings.steps:
                     group.check_replicas()
-                if settings.saves(group.step):
+                if saving:
                     _save_samples(store, group, means, lr)
                 complete = group.warm = True
                 if compiling_since is not None:
@@ -240,19 +242,19 @@ class Engine:
                     compiling_since = None
                 if self.monitor is not None and self.monitor.is_due(group.step):
                     self.monitor.observe(group)
-                if interval.is_due(group.step):
+                if checkpointing:
                     self._save_checkpoint(store, group, means)
                 if callbacks:
                     info = StepInfo(
                         group.numbers,
                         group.step,
                         settings,
-                        losses,
+                        readings.losses,
                         lr,
                         store.saved(),
                         group.stepper,
                         group.copy,
-                        temperatures,
+                        readings.temperatures,
                     )
                     for callback in callbacks:
                         callback(info)
@@ -260,9 +262,11 @@ class Engine:
                 store.heartbeat(group.numbers, group.step)
                 if not bar.disable and time.monotonic() - shown > 0.5:
                     shown = time.monotonic()
-                    bar.set_postfix_str(_status_line(store, group, losses, means), refresh=False)
+                    readings.read()
+                    bar.set_postfix_str(_status_line(store, group, readings.losses, means), refresh=False)
                 if group.agree(interrupt.requested):
                     raise interrupt.exception()
+            readings.read()
             self._save_checkpoint(store, group, means)
             self._last = (group, means) if group.stacked else None  # a run that is extended need not build them again
         except (DivergenceError, RunError):
@@ -274,6 +278,7 @@ class Engine:
         except BaseException:
             with suppress(Exception):
                 if complete:
+                    readings.read()
                     self._save_checkpoint(store, group, means)
                 else:
                     store.flush()
@@ -290,7 +295,7 @@ class Engine:
         for index, checkpoint in enumerate(checkpoints.values()):
             for name, tensor in checkpoint.tensors.items():  # a momentum or a thermostat may be lost before any weight
                 if not all_finite(tensor):
-                    raise DivergenceError(_divergence(group, store, index, f"{name} is not finite"))
+                    raise DivergenceError(divergence(group, store, index, f"{name} is not finite"))
         store.write_checkpoint(checkpoints)
 
 
@@ -322,59 +327,14 @@ def _reading_checkpoints(store: SampleStore, numbers: list[int]) -> Iterator[Non
         ) from error
 
 
-def _observe(
-    store: SampleStore,
-    group: Chains,
-    means: list[RunningMeans],
-    settings: RunSettings,
-    losses: list[float],
-    probed: Mapping[str, list[float]],
-) -> list[float]:
-    """Record losses, checked, and what was probed; now and then measure, record and return virial temperatures."""
-    if settings.averages(group.step):
-        group.thermometer.average(group.params)
-    for index, (mean, loss) in enumerate(zip(means, losses, strict=True)):
-        if not math.isfinite(loss):
-            what = f"the loss is {loss}"
-            if example := group.nonfinite_example(index):
-                raise DivergenceError(f"Chain {group.numbers[index]}: {what} at step {group.step}. {example}")
-            raise DivergenceError(_divergence(group, store, index, what))
-        mean.loss += loss
-        mean.steps += 1
-        for name, values in probed.items():
-            mean.observe(name, values[index])
-    if settings.measures_temperature(group.step):
-        each = group.thermometer.measure_each(group.params)
-        observed = {f"temperature/{name}": row for name, row in zip(group.names, each.tolist(), strict=True)}
-        observed |= group.observables()
-        temperatures: list[float] = group.thermometer.over_all(each).tolist()
-        for i, (mean, temperature) in enumerate(zip(means, temperatures, strict=True)):
-            mean.temperature += temperature
-            mean.readings += 1
-            for name, values in observed.items():
-                mean.observe(name, values[i])
-        return temperatures
-    return []
-
-
 def _save_samples(store: SampleStore, group: Chains, means: list[RunningMeans], lr: float) -> None:
     for index, chain in enumerate(group.numbers):
         try:
             if group.leads:
                 store.add(chain, group.step, group.sample(index), means[index].means(lr) | group.precisions(index))
         except FloatingPointError as error:
-            raise DivergenceError(_divergence(group, store, index, str(error))) from None
+            raise DivergenceError(divergence(group, store, index, str(error))) from None
         means[index] = RunningMeans()
-
-
-def _divergence(group: Chains, store: SampleStore, index: int, what: str) -> str:
-    lost = group.nonfinite()
-    which = f" No longer finite: {', '.join(lost[:3])}{'…' if len(lost) > 3 else ''}." if lost else ""
-    kept = "" if store.path is None else f" Samples before it and the last good checkpoint are in {store.name}."
-    return (
-        f"Chain {group.numbers[index]}: {what} at step {group.step}, with lr={group.lr():.3g}.{which}{kept} Sample "
-        f"again with a smaller lr; `langevin doctor` estimates the largest stable one."
-    )
 
 
 def _status_line(store: SampleStore, group: Chains, losses: list[float], means: list[RunningMeans]) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -203,8 +203,11 @@ def _on_device(chain: OneChain, batch: Batch) -> Batch:
 
 
 def _signs(chain: OneChain, number: int) -> list[Tensor]:
-    generator = random.generator(seed=chain.seed, chain=number, step=chain.step, stream=random.Stream.SIGNS)
-    return [torch.randint(2, p.shape, generator=generator).to(p) * 2 - 1 for p in chain.params]
+    sizes = [p.numel() for p in chain.params]
+    where: Any = {"seed": chain.seed, "chain": number, "step": chain.step, "stream": random.Stream.SIGNS}
+    drawn = random.normal(sum(sizes), **where, device=chain.params[0].device)
+    flat = torch.where(drawn < 0, -1.0, 1.0)
+    return [part.reshape(p.shape).to(p) for part, p in zip(torch.split(flat, sizes), chain.params, strict=True)]
 
 
 def _dot(a: list[Tensor], b: list[Tensor]) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_map
 
+from langevin.core.devices import on_device
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains, Weights
@@ -40,7 +40,7 @@ class OneChain(Chains):
         x, y = batch
         device = self.params[0].device
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.device == y.device == device):
-            x, y = tree_map(lambda t: t.to(device, non_blocking=True), batch)
+            x, y = on_device(batch, device)
         return x, y
 
     def _losses(self, x: Any, y: Any) -> Tensor:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.batches import Batch, LoaderBatches, TensorBatches, batch_size_of, seeded, stack_batches
+from langevin.core.devices import on_device
 from langevin.core.full_batches import FullBatches
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
@@ -68,7 +69,7 @@ def can_probe(objective: Any, sampler: Any, batches: Any) -> bool:
 
 
 @torch.no_grad()
-def read_gradients(group: Chains, size: int) -> dict[str, list[float]]:
+def read_gradients(group: Chains, size: int) -> dict[str, Tensor]:
     """Readings of every chain: "gradient/NAME" and "curvature/NAME" of each tensor, and along the "stiffest" direction.
 
     To be called before `group.backward()`. Weights, gradients and the sampler's state are left as they are.
@@ -93,19 +94,18 @@ def read_gradients(group: Chains, size: int) -> dict[str, list[float]]:
     g1 = gradients_at(group, theta, second if whole else fetch_probe(group, size, 0))
     if whole:
         g2 = g1
-    found: dict[str, list[float]] = {}
+    found: dict[str, Tensor] = {}
     for name, a, b, z, hz in zip(group.names, g1, g2, signs, image, strict=True):
-        found[f"gradient/{name}"] = (num_data**2 * _dot([a], [b], group)).tolist()
-        found[f"curvature/{name}"] = (num_data * _dot([z], [hz], group)).tolist()
+        found[f"gradient/{name}"] = num_data**2 * _dot([a], [b], group)
+        found[f"curvature/{name}"] = num_data * _dot([z], [hz], group)
 
     stiffest = group.thermometer.stiffest
     for _ in range(0 if stiffest else _FIRST_ITERATIONS):
         stiffest = _unit(difference(_unit(stiffest or signs, group))[0], group)
     image, _ = difference(stiffest)
-    found["gradient along the stiffest direction"] = (
-        num_data**2 * _dot(g1, stiffest, group) * _dot(g2, stiffest, group)
-    ).tolist()
-    found["curvature along the stiffest direction"] = (num_data * _dot(stiffest, image, group)).tolist()
+    along = num_data**2 * _dot(g1, stiffest, group) * _dot(g2, stiffest, group)
+    found["gradient along the stiffest direction"] = along
+    found["curvature along the stiffest direction"] = num_data * _dot(stiffest, image, group)
     group.thermometer.stiffest = _unit(image, group)
     if isinstance(group.stepper, Sampler):
         group.stepper.finish()  # what a preconditioner recorded of these passes is not of the run
@@ -159,8 +159,9 @@ def fetch_probe(group: Chains, size: int, which: int) -> Batch:
     assert group.batches.num_data is not None
     if isinstance(group.batches, FullBatches):
         return group.batches.fetch(group.numbers[0], group.step)
-    where = {"seed": group.seed, "step": 2 * group.step + which, "stream": random.Stream.PROBE}
-    indices = random.random_subset(group.batches.num_data, size, chain=group.numbers, **where)
+    where: Any = {"seed": group.seed, "step": 2 * group.step + which, "stream": random.Stream.PROBE}
+    device = group.batches.device if isinstance(group.batches, TensorBatches) else "cpu"
+    indices = random.random_subset(group.batches.num_data, size, chain=group.numbers, **where, device=device)
     if isinstance(group.batches, TensorBatches):
         batch = group.batches.take(indices if group.stacked else indices[0])
     else:
@@ -169,17 +170,15 @@ def fetch_probe(group: Chains, size: int, which: int) -> Batch:
             with seeded(group.seed, chain, group.step, part=(1 << 16) + which):  # for random transforms
                 batches.append(group.batches.take(chosen))
         batch = stack_batches(batches) if group.stacked else batches[0]
-    x, y = tree_map(lambda t: t.to(group.params[0].device), batch)
+    x, y = on_device(batch, group.params[0].device)
     return x, y
 
 
 def _signs(group: Chains) -> list[Tensor]:
     """z of every chain: random signs, a function of (seed, chain, step, position)."""
-    rows = [
-        random.normal(_count(group), seed=group.seed, chain=chain, step=group.step, stream=random.Stream.SIGNS)
-        for chain in group.numbers
-    ]
-    flat = torch.where(torch.stack(rows) < 0, -1.0, 1.0)
+    rows = torch.empty(len(group.numbers), _count(group), device=group.params[0].device)
+    where: Any = {"seed": group.seed, "chains": group.numbers, "step": group.step, "stream": random.Stream.SIGNS}
+    flat = torch.where(random.normal_rows(rows, **where) < 0, -1.0, 1.0)
     sizes = [p.numel() // len(group.numbers) for p in group.params]
     return [part.reshape(p.shape).to(p) for part, p in zip(torch.split(flat, sizes, dim=1), group.params, strict=True)]
 

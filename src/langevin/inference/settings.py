@@ -40,6 +40,12 @@ class RunSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
                 raise ValueError(f"{name} must be an integer, {least} or more; given {name}={value!r}.")
+        if self.autocast not in (None, "bfloat16"):
+            raise ValueError(
+                f"autocast=torch.{self.autocast}: small gradients vanish in it unless they are scaled, and scaling "
+                f"skips the steps that overflow, so that the chain no longer samples its target. Write "
+                f"autocast=torch.bfloat16, which has the range of float32."
+            )
         if self.burn_in >= self.steps:
             raise ValueError(
                 f"burn_in={self.burn_in} leaves nothing of steps={self.steps}; steps counts all, burn-in included. "

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, grad_and_value, vmap
-from torch.utils._pytree import tree_map
 
 from langevin.core.batches import LoaderBatches, stack_batches
+from langevin.core.devices import on_device
 from langevin.core.parameters import internal_names
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.control_variate import ControlVariate
@@ -41,7 +41,7 @@ class StackedChains(Chains):
             batch = self.batches.fetch_stacked(self.numbers, self.step)
         else:
             batch = stack_batches([self._part(chain) for chain in self.numbers])
-        x, y = tree_map(lambda t: t.to(self.params[0].device), batch)
+        x, y = on_device(batch, self.params[0].device)
         return x, y
 
     def _average_gradients(self) -> None:

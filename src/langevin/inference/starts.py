@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from langevin.core import random, sharding
@@ -98,7 +97,7 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
     for chain in chains:
         load_tensors(scratch, current)  # what a layer does not initialize stays as it was
         with preserve_rng_state():
-            torch.manual_seed(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
+            random.seed_generators(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
             for layer in layers:
                 _reset(layer)()
             adapted: Any

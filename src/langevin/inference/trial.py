@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tqdm.auto import tqdm
 
+from langevin.core.devices import synchronize
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.one_chain import OneChain
 from langevin.inference.stacked_chains import StackedChains
@@ -94,5 +95,6 @@ def _seconds_per_step(group: Chains) -> float:
         start = time.perf_counter()
         group.backward(whole=False)
         group.advance()
+        synchronize(group.params[0].device)
         times.append(time.perf_counter() - start)
     return sorted(times[2:])[2]

@@ -23,7 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from langevin.core import likelihoods
+from langevin.core import likelihoods, random
 from langevin.core.batches import as_batches
 from langevin.core.likelihoods import Likelihood
 from langevin.core.posterior import Posterior
@@ -74,7 +74,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
         inputs = self._inputs(x)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with preserve_rng_state():
-            torch.manual_seed(seed)
+            random.seed_generators(seed)
             model = self._network(inputs.shape[1], outputs)
         posterior = Posterior(model, likelihood, self.prior or Gaussian(1.0), num_data=len(inputs))
         data = inputs, y

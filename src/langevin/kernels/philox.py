@@ -26,6 +26,9 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from langevin.kernels import updates
 
 COUNTERS = 512  # neighbouring blocks that share a span
 SPAN = {torch.float32: 4 * COUNTERS, torch.float64: 2 * COUNTERS}  # normals that they give
@@ -33,6 +36,7 @@ LIMITS = {"seed": 2**64, "chain": 2**32, "step": 2**48, "stream": 2**8, "block":
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _MASK = 2**32 - 1
+_AT_ONCE = 1 << 22  # normals drawn at a time: the integers take some ten times the memory of the result
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -77,21 +81,43 @@ def normals(
     count: int,
     *,
     seed: int,
-    chain: int,
-    step: int,
+    chain: int | Tensor,
+    step: int | Tensor,
     stream: int,
     start: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Numbers `start` to `start + count` of a stream of standard normal deviates, in torch operations."""
+    """Numbers `start` to `start + count` of a stream of standard normal deviates, in torch operations.
+
+    Of several chains, a tensor (chains,) of their numbers on the device, a row each. The step may be a tensor as well,
+    so that a captured graph can be replayed at other steps.
+    """
+    parts = [
+        _normals(first, min(first + _AT_ONCE, start + count), seed, chain, step, stream, dtype, device)
+        for first in range(start, start + max(count, 1), _AT_ONCE)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _normals(
+    first: int,
+    last: int,
+    seed: int,
+    chain: int | Tensor,
+    step: int | Tensor,
+    stream: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     span, lanes = SPAN[dtype], SPAN[dtype] // COUNTERS
-    p = torch.arange(start, start + count, device=device)
+    p = torch.arange(first, last, device=device)
     block, lane = COUNTERS * (p // span) + p % COUNTERS, p % span // COUNTERS
     drawn = _words(block, seed, chain, step, stream)
     if lanes == 4:
-        first, second = torch.where(lane < 2, drawn[0], drawn[2]), torch.where(lane < 2, drawn[1], drawn[3])
-        uniform = ((first >> 1).to(dtype) + 0.5) * 2.0**-31
+        first_words = torch.where(lane < 2, drawn[0], drawn[2])
+        second = torch.where(lane < 2, drawn[1], drawn[3])
+        uniform = ((first_words >> 1).to(dtype) + 0.5) * 2.0**-31
         angle = _signed(second << 2 & _MASK).to(dtype) * 2.0**-32
     else:
         uniform = (((drawn[1] << 20) | (drawn[0] >> 12)).to(dtype) + 0.5) * 2.0**-52
@@ -105,10 +131,70 @@ def normals(
     return torch.sqrt(-2 * torch.log(uniform)) * torch.where(lane % 2 == 0, up, across)
 
 
-def _words(block: Tensor, seed: int, chain: int, step: int, stream: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def subsets(
+    num_data: int,
+    size: int,
+    *,
+    seed: int,
+    chain: int | Tensor,
+    step: int | Tensor,
+    stream: int,
+    device: torch.device,
+) -> Tensor:
+    """`size` of `num_data` numbers without replacement, in torch operations: those of `native_normals.subsets`.
+
+    Floyd's algorithm draws t_k from 0 … n_k, n_k = num_data − size + k, and takes n_k instead if t_k is taken already.
+    It is taken if an earlier t_j equals it, or if t_k = n_j and n_j was taken instead of t_j: a chain of references to
+    earlier draws, which is followed for all k at once by doubling.
+    """
+    k = torch.arange(size, device=device)
+    a, b, c, d = _first_words((size + 1) // 2, seed, chain, step, stream, device)
+    odd = k % 2 == 1
+    a, b, c, d = (each.index_select(-1, k // 2) for each in (a, b, c, d))
+    low, high = torch.where(odd, c, a), torch.where(odd, d, b)
+    last = k + (num_data - size)
+    uniform = ((high << 21) | (low >> 11)).double() * 2.0**-53
+    t = torch.minimum((uniform * (last + 1).double()).long(), last)
+    ordered, places = torch.sort(t, dim=-1, stable=True)
+    repeated = functional.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
+    taken = torch.zeros_like(repeated).scatter(-1, places, repeated)
+    refers = t - (num_data - size)
+    refers = torch.where((refers >= 0) & (refers < k), refers, k)
+    for _ in range(max(size - 1, 0).bit_length()):
+        taken = taken | taken.gather(-1, refers)
+        refers = refers.gather(-1, refers)
+    return torch.where(taken, last, t)
+
+
+def _first_words(
+    count: int, seed: int, chain: int | Tensor, step: int | Tensor, stream: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The words of the first `count` blocks: on a GPU in one launch, in place of a hundred."""
+    if not updates.uses_triton(device):
+        return _words(torch.arange(count, device=device), seed, chain, step, stream)
+    from langevin.kernels import triton_kernels
+
+    chains = chain if isinstance(chain, Tensor) else torch.full((1,), chain, device=device)
+    found = triton_kernels.words(count, chains, seed=seed, step=step, stream=stream)
+    return (found if isinstance(chain, Tensor) else found[0]).unbind(-2)
+
+
+def uniforms(*, seed: int, chain: Tensor, step: int | Tensor, stream: int, device: torch.device) -> Tensor:
+    """The first two words of the stream of each chain as a number from 0 to 1, in float64."""
+    low, high, _, _ = _words(torch.zeros(1, dtype=torch.int64, device=device), seed, chain, step, stream)
+    return ((high << 31) | (low >> 1)).double().squeeze(1) * 2.0**-63
+
+
+def _words(
+    block: Tensor, seed: int, chain: int | Tensor, step: int | Tensor, stream: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The words of blocks, as integers in 64 bits: products wrap, and their bits are right."""
-    c0, c1 = block & _MASK, block >> 32 | stream << 8 | step >> 32 << 16
-    c2, c3 = torch.full_like(block, step & _MASK), torch.full_like(block, chain)
+    none = torch.zeros_like(block)
+    if isinstance(chain, Tensor):
+        none = none + torch.zeros_like(chain)[:, None]
+        chain = chain[:, None]
+    c0, c1 = (none + block) & _MASK, (none + block) >> 32 | stream << 8 | step >> 32 << 16
+    c2, c3 = none + (step & _MASK), none + chain
     k0, k1 = seed & _MASK, seed >> 32
     for _ in range(10):
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]

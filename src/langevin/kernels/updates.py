@@ -1,16 +1,19 @@
 """What stands between samplers and the compiled updates: which tensors they take, and the table that they read.
 
-A sampler declares its compiled update as a `Kernel` (`Sampler.kernel`); everything else is here. A tensor is taken if
-it lies on the CPU and parameter, gradient and state are contiguous and of the same precision. All others take the
-sampler's `update` in torch operations, with the same numbers from the noise stream.
+A sampler declares its compiled update as a `Kernel` (`Sampler.kernel`), for the CPU (Numba) and for GPUs (Triton, where
+it is installed) at once; everything else is here. A tensor is taken if it lies on one of these and parameter, gradient
+and state are contiguous and of the same precision. All others take the sampler's `update` in torch operations, with the
+same numbers from the noise stream.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,11 +28,12 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 _THETA = 6  # the first column of addresses, see `native_updates`
 _enabled = os.environ.get("LANGEVIN_KERNELS", "1") != "0"
 _compiled: set[tuple[str, torch.dtype]] = set()
+_TRITON = {"cuda"}  # kinds of devices that Triton compiles for
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled update: its name in `native_updates`, its settings, and the names of the tensors in its state.
+    """A compiled update: its name in `native_updates` and `triton_kernels`, its settings, the tensors in its state.
 
     `counter` names a number in the state of each parameter that counts the updates.
     """
@@ -128,6 +132,27 @@ class Table:
         return sum(energies[start] for start in sorted(energies))  # in order: sums do not depend on the threads
 
 
-def applies(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a compiled update in this precision can take a parameter, a gradient or a state."""
-    return tensor.is_cpu and tensor.dtype == dtype and dtype in _NUMPY and tensor.is_contiguous()
+def uses_triton(device: torch.device) -> bool:
+    """Whether Triton's kernels are used on a device."""
+    return device.type in _TRITON and _enabled and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def make_table(params: Sequence[Tensor], positions: Sequence[int], chains: Sequence[int]) -> Any:
+    """The table for the device that the parameters are on."""
+    if not uses_triton(params[0].device):
+        return Table(params, positions, chains)
+    from langevin.kernels.triton_kernels import Programs
+
+    return Programs(params, positions, chains)
+
+
+def applies(tensor: Tensor, like: Tensor) -> bool:
+    """Whether a compiled update in the precision and on the device of a parameter can take a tensor."""
+    if tensor.dtype != like.dtype or like.dtype not in _NUMPY or not tensor.is_contiguous():
+        return False
+    return (tensor.is_cpu and like.is_cpu) or (tensor.device == like.device and uses_triton(tensor.device))

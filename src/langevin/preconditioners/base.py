@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
+from langevin.core.numbers import Number, add_each
 from langevin.core.posterior import Posterior
 from langevin.core.registry import Registry
 from langevin.kernels.updates import Kernel
@@ -79,13 +79,13 @@ class Preconditioner(ABC):
         params: list[Tensor],
         grads: list[Tensor],
         normals: list[Tensor] | None,
-        rate: float,
-        spread: float,
+        rate: Number,
+        spread: Number,
     ) -> None:
         """θ ← θ − rate A g + spread A^{1/2} η, without noise if `normals` is None; `normals` may be overwritten."""
-        torch._foreach_add_(params, self.drift(state, group, params, grads), alpha=-rate)
+        add_each(params, self.drift(state, group, params, grads), -rate)
         if normals is not None:
-            torch._foreach_add_(params, self.noise(state, group, params, normals), alpha=spread)
+            add_each(params, self.noise(state, group, params, normals), spread)
 
     def divergence(self, state: State, group: Group, params: list[Tensor]) -> list[Tensor] | None:
         """Γ at the current θ; None if it is 0 or left out. Not called once frozen: Γ of a constant A is 0."""

@@ -154,7 +154,9 @@ class Fisher(Preconditioner):
             along: Tensor = jvp(lambda at: self._fisher(view, at, batch, group), (theta,), (direction,))[1]
             return along
 
-        slopes = vmap(slope, chunk_size=32)(torch.eye(len(theta)).to(theta))  # [j, i, k]: ∂ⱼG_ik
+        slopes = vmap(slope, chunk_size=32)(
+            torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        )  # [j, i, k]: ∂ⱼG_ik
         inverse = torch.cholesky_inverse(state[params[0]]["cholesky"])
         return _split(self._extra(inverse, slopes), params)
 
@@ -275,9 +277,8 @@ def _jacobians(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> tuple[Tens
 def _relabelled(view: _View, batch: tuple[Any, Any], group: Group) -> tuple[Any, Any]:
     """The inputs, with labels sampled from the model."""
     output = call(view.posterior.model, batch[0])
-    where = {name: group[name] for name in ("seed", "chain", "step")}
-    generator = random.generator(stream=random.Stream.LABELS, device=output.device, **where)
-    return batch[0], sampled_labels(view.posterior.likelihood, output, generator)
+    source = random.Source(group["seed"], group["chain"], group["step"], random.Stream.LABELS)
+    return batch[0], sampled_labels(view.posterior.likelihood, output, source)
 
 
 def _gradients(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> Tensor:
@@ -289,7 +290,9 @@ def _gradients(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> Tensor:
 def _cholesky(fisher: Tensor, damping: float) -> Tensor:
     """The factor of F + δI; if rounding made F indefinite by more than δ, its negative eigenvalues count as 0."""
     lower: Tensor
-    lower, failed = torch.linalg.cholesky_ex(fisher + damping * torch.eye(len(fisher)).to(fisher))
+    lower, failed = torch.linalg.cholesky_ex(
+        fisher + damping * torch.eye(len(fisher), dtype=fisher.dtype, device=fisher.device)
+    )
     if not failed:
         return lower
     if not bool(fisher.isfinite().all()):

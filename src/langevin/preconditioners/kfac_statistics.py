@@ -84,14 +84,8 @@ class _Sampled(Source):
             output = model(*args, **kwargs)
             if not bool(output.isfinite().all()):
                 raise FloatingPointError("K-FAC: the model's output is no longer finite; lower lr or raise damping.")
-            generator = random.generator(
-                seed=group["seed"],
-                chain=group["chain"],
-                step=group["step"],
-                stream=random.Stream.LABELS,
-                device=output.device,
-            )
-            labels = sampled_labels(likelihood, output.detach(), generator)
+            source = random.Source(group["seed"], group["chain"], group["step"], random.Stream.LABELS)
+            labels = sampled_labels(likelihood, output.detach(), source)
             energy = -likelihood.log_prob(output, labels).sum()
             used = [layer for layer in layers if layer in self.seen]
             deltas = torch.autograd.grad(energy, [self.seen[layer][1] for layer in used], materialize_grads=True)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.core.random import Source, Stream
+
 _ROUNDS = 2
 _SPARE = 8  # columns beyond the rank, which make the iteration converge faster
 
@@ -28,6 +30,8 @@ class InverseRoot(NamedTuple):
     def after(self, x: Tensor) -> Tensor:
         """X M^{−1/2}."""
         inner = (x @ self.basis).mul_(self.weights)
+        if not x.is_cpu:  # elsewhere, to read the number would make the host wait
+            return torch.addcmul(inner @ self.basis.T, x, self.scale)
         return torch.addmm(x, inner, self.basis.T, beta=float(self.scale))
 
 
@@ -35,8 +39,7 @@ def inverse_root(matrix: Tensor, shift: float, rank: int, before: Tensor | None)
     """The inverse root of M + shift · I; `before` is the basis of the last time."""
     n = len(matrix)
     columns = min(n, rank + _SPARE)
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(n, columns, generator=generator, dtype=matrix.dtype).to(matrix.device)
+    start = Source(0, 0, 0, Stream.FISHER).normal(matrix.new_empty(n, columns))
     if before is not None:
         start[:, : before.shape[1]] = before
     basis = start

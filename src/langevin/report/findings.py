@@ -18,7 +18,7 @@ from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.verdict import DRIFT_LEVEL, Finding
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.fit import Fit
-from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
+from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction, on_host
 from langevin.ensembles.run import Run
 from langevin.ensembles.summary import chain_findings
 from langevin.evaluation.attacks import Attack, Attacked, under_attack
@@ -83,7 +83,7 @@ def measure(
     sets = {"test": x} | {f"ood/{name}": _inputs(name, given) for name, given in ood.items()}
     this = next(iter(runs.values()))
     if isinstance(this, Run):
-        sets["probe"] = tree_map(lambda t: t[_spread(batch_size_of(x), probe)], x)
+        sets["probe"] = _at(x, _spread(batch_size_of(x), probe))
     weights = _WeightTrace(200)
     found = {name: _predictions(run, sets, weights if run is this else None, batch_size) for name, run in runs.items()}
     predictions = {name: by_set["test"] for name, by_set in found.items()}
@@ -93,7 +93,7 @@ def measure(
     if attack is not None:
         if not isinstance(next(iter(predictions.values())), ClassPrediction):
             raise ValueError("An attack needs predicted classes; leave out attack=… for regression.")
-        attacked = {name: under_attack(run, attack, x[chosen], y[chosen]) for name, run in runs.items()}
+        attacked = {name: under_attack(run, attack, _at(x, chosen), y[chosen]) for name, run in runs.items()}
     ood_predictions = {name: {run: by_set[f"ood/{name}"] for run, by_set in found.items()} for name in ood}
     return Findings(
         x=x,
@@ -122,7 +122,8 @@ def _predictions(
     wanted = {name: x for name, x in sets.items() if name != "probe" or weights is not None}
     samples = [name for name in wanted if name == "probe" or (name == "test" and not run.classifies)]
     observe = None if weights is None else weights.observe
-    return run.predict_many(wanted, batch_size=batch_size, samples=samples, observe=observe)
+    found = run.predict_many(wanted, batch_size=batch_size, samples=samples, observe=observe)
+    return {name: on_host(prediction) for name, prediction in found.items()}
 
 
 class _WeightTrace:
@@ -208,8 +209,13 @@ def _targets(predictions: Mapping[str, Prediction], y: Tensor) -> Tensor:
     return y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
 
 
+def _at(x: Any, rows: Tensor) -> Any:
+    """These rows of the inputs, wherever they are."""
+    return tree_map(lambda t: t[rows.to(t.device)], x)
+
+
 def _spread(available: int, wanted: int) -> Tensor:
     """Up to `wanted` indices, evenly spaced."""
     if wanted < 1:
         raise ValueError(f"probe and attack_examples must be 1 or more; given {wanted}.")
-    return torch.linspace(0, available - 1, min(available, wanted)).round().long()
+    return torch.linspace(0, available - 1, min(available, wanted), device="cpu").round().long()

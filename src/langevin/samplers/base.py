@@ -61,6 +61,7 @@ class Sampler(Optimizer, ABC):
     needs_closure: ClassVar[bool] = False  # called as `step(closure)`; see `langevin.samplers.full_batch`
     full_batch: ClassVar[bool] = False  # every gradient is that of all data
 
+    looks_for_divergence = True  # now and then, by the norms of the parameters
     prior_energies: Sequence[float] = ()  # see `fuse_prior`
     _decays: Mapping[Tensor, float] = MappingProxyType({})
 
@@ -205,7 +206,7 @@ class Sampler(Optimizer, ABC):
             layout = self._layout(index, group, position)
             if moved := [p for p in layout.params if p.grad is not None]:
                 self._move(group, layout, moved)
-                if group["step"] % _CHECKED[moved[0].is_cpu] == 0:
+                if self.looks_for_divergence and group["step"] % _CHECKED[moved[0].is_cpu] == 0:
                     self._check_finite(group, moved)
             group["step"] += 1
             position = layout.after
@@ -216,7 +217,7 @@ class Sampler(Optimizer, ABC):
         """Update parameters: by the compiled update if there is one, and what that can't take by `update`."""
         if any(p.grad.is_sparse for p in params if p.grad is not None):
             raise ValueError("Samplers need dense gradients (every weight gets noise). Use Embedding(sparse=False).")
-        kernel = self.kernel(group, params) if updates.enabled() else None
+        kernel = self.kernel(group, params) if self._may_be_compiled(group, params) else None
         if kernel is not None:
             for name in kernel.state:
                 self.zeros_at_first(name, params)
@@ -233,6 +234,13 @@ class Sampler(Optimizer, ABC):
             self._add_energies(rows.sum(0, dtype=torch.float64).tolist())
         self.update(group, params, grads, partial(layout.draw, group, params))
 
+    def _may_be_compiled(self, group: Group, params: list[Tensor]) -> bool:
+        """Compiled updates take lr as a number; Triton's take the step as a tensor too, but no gradient of a prior."""
+        if not updates.enabled() or isinstance(group["lr"], Tensor):
+            return False
+        triton = updates.uses_triton(params[0].device)
+        return not (self._decays if triton else isinstance(group["step"], Tensor))
+
     def _add_energies(self, energies: list[float]) -> None:
         before = self.prior_energies or [0.0] * len(energies)
         self.prior_energies = [a + b for a, b in zip(before, energies, strict=True)] if energies else before
@@ -245,12 +253,49 @@ class Sampler(Optimizer, ABC):
         """
         self._decays = decays
 
+    def make_capturable(self) -> None:
+        """Keep lr and the step counter in tensors beside the parameters, so that each step is the same operations.
+
+        It can then be captured in a CUDA graph and replayed: a schedule changes lr in place, and the step, of which the
+        noise is a function, is counted on the device. Divergence is not looked for any more.
+        """
+        if self.needs_closure or not self.stackable:
+            raise ValueError(
+                f"{type(self).__name__} reads numbers in a step, so it can't be captured; lv.SGLD, lv.SGHMC, lv.SGNHT, "
+                f"lv.ATMC and a frozen lv.pSGLD can."
+            )
+        for group in self.param_groups:
+            if self.adapts and not group["frozen"]:
+                raise ValueError(
+                    f"{type(self).__name__} still adapts, by numbers that it counts; call sampler.freeze() before "
+                    f"sampler.make_capturable()."
+                )
+            device = group["params"][0].device
+            group["lr"] = torch.full((), float(group["lr"]), dtype=torch.float64, device=device)
+            group["step"] = torch.full((), int(group["step"]), dtype=torch.int64, device=device)
+        self.looks_for_divergence = False
+
     def _layout(self, index: int, group: Group, first: int) -> Layout:
         """The layout of a group, computed once and not shared with copies of the sampler."""
         known: dict[int, Layout] = self.__dict__.setdefault("_layouts", {})
         if index not in known or known[index].params is not group["params"] or known[index].first != first:
             known[index] = Layout(group, first)
         return known[index]
+
+    _step_supports_amp_scaling = True  # so that a GradScaler sets `grad_scale`, which refuses it
+
+    @property
+    def grad_scale(self) -> Tensor:
+        """Not supported."""
+        raise AttributeError("grad_scale")
+
+    @grad_scale.setter
+    def grad_scale(self, scale: Tensor) -> None:
+        raise ValueError(
+            f"{type(self).__name__} can't be stepped by a GradScaler: it skips the steps whose gradients overflow, "
+            f"drift and noise, so that the chain avoids steep places and no longer samples its target. Compute the "
+            f"loss under torch.autocast(device, dtype=torch.bfloat16), which needs no scaling; call sampler.step()."
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients, as torch's optimizers do, in a tenth of the time."""
@@ -265,7 +310,8 @@ class Sampler(Optimizer, ABC):
         """Raise soon after divergence, while it is still visible in which parameter it started."""
         params = [sharding.local(p) for p in params]
         norms = torch._foreach_norm(params)
-        if not math.isfinite(sum(norm.item() for norm in norms)):
+        total = sum(norm.item() for norm in norms) if params[0].is_cpu else torch.stack(norms).sum().item()
+        if not math.isfinite(total):
             first = next(i for i, p in enumerate(params) if not bool(p.isfinite().all()) or i == len(params) - 1)
             raise FloatingPointError(
                 f"{type(self).__name__} diverged before step {group['step'] + 1}: parameter "

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from langevin.core.numbers import add_each
 from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 
@@ -49,7 +50,7 @@ class FSGD(Sampler):
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """θ ← θ − ε g."""
-        torch._foreach_add_(params, grads, alpha=-group["lr"])
+        add_each(params, grads, -group["lr"])
 
     @staticmethod
     def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:

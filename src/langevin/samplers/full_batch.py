@@ -22,6 +22,7 @@ from langevin.core.random import Stream
 from langevin.samplers.base import Group, Sampler
 
 Closure = Callable[[], float | Tensor]
+_SHOWN = 100  # steps after which an lr that adapts on a device is read
 
 
 class Rows:
@@ -104,7 +105,7 @@ class FullBatchSampler(Sampler, ABC):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One update; returns the loss at the new weights, a number or, of stacked chains, a tensor (chains,)."""
+        """One update; returns the loss at the new weights: a number (on a device, a tensor), or that of each chain."""
         if closure is None:
             raise ValueError(
                 f"{type(self).__name__} computes several gradients of all data in a step, so it needs a closure: "
@@ -125,7 +126,9 @@ class FullBatchSampler(Sampler, ABC):
         group["step"] += 1
         self._closure = None
         assert rows.loss is not None
-        return float(rows.loss) if isinstance(group["chain"], int) else rows.loss.flatten()
+        if not isinstance(group["chain"], int):
+            return rows.loss.flatten()
+        return float(rows.loss) if rows.loss.is_cpu else rows.loss.reshape(())
 
     def forget(self) -> None:
         """Compute loss and gradient again in the next step."""
@@ -153,7 +156,7 @@ class FullBatchSampler(Sampler, ABC):
         """
         rows = self._its_rows(self.param_groups[0])
         rows.loss, rows.gradient = after
-        if bool(good.all()):
+        if good.is_cpu and bool(good.all()):  # elsewhere, to ask would make the host wait
             return
         theta, loss, gradient = before
         rows.theta.copy_(torch.where(good, rows.theta, theta))
@@ -215,12 +218,14 @@ class FullBatchSampler(Sampler, ABC):
         """lr of each chain, (chains, 1) in float64: its own, if it is adapted, else the group's."""
         if "lr" in self.state[group["params"][0]]:
             return self.by_chain("lr").double()
-        return torch.full((len(self._its_rows(group).chains), 1), group["lr"], dtype=torch.float64)
+        rows = self._its_rows(group)
+        return torch.full((len(rows.chains), 1), group["lr"], dtype=torch.float64, device=rows.theta.device)
 
     def set_lengths(self, group: Group, lr: Tensor) -> None:
-        """Set lr of each chain; the group's is their mean, to be shown."""
+        """Set lr of each chain; the group's is their mean, to be shown. On a device, it is read now and then."""
         self.by_chain("lr").copy_(lr)
-        group["lr"] = float(self.by_chain("lr").mean())
+        if lr.is_cpu or group["frozen"] or group["step"] % _SHOWN == 0:
+            group["lr"] = float(self.by_chain("lr").mean())
 
     def first_normals(self) -> Tensor:
         """Deviates for the state at the start, (chains, d), apart from those of the steps."""

@@ -128,8 +128,7 @@ class HMC(FullBatchSampler):
     def _uniforms(self, group: Group) -> Tensor:
         """A number between 0 and 1 of each chain, (chains, 1)."""
         where = {"seed": group["seed"], "step": group["step"], "stream": Stream.ACCEPT}
-        numbers = [[random.integer(chain=chain, **where) / 2**63] for chain in self._its_rows(group).chains]
-        return torch.tensor(numbers, dtype=torch.float64, device=group["params"][0].device)
+        return random.uniforms(self._its_rows(group).chains, **where, device=group["params"][0].device)[:, None]
 
     def _adapt(self, group: Group, acceptance: Tensor) -> None:
         """Dual averaging of ln lr; "shortfall" is the mean of target_accept − acceptance."""

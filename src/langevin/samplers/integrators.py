@@ -19,24 +19,26 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from langevin.core.numbers import exp, expm1
+
 Integrator = str  # "symmetric" or "fused"; more can be registered
 T = TypeVar("T")
 
 
-def symmetric_kick(damping: float, h: float) -> float:
+def symmetric_kick(damping: float, h: Any) -> Any:
     """h(1+e)/2: half a step of the force before the friction, half after it."""
-    return h * (1 + math.exp(-damping * h)) / 2
+    return h * (1 + exp(-damping * h)) / 2
 
 
-def fused_kick(damping: float, h: float) -> float:
+def fused_kick(damping: float, h: Any) -> Any:
     """(1−e)/D: the force and the friction together."""
-    return -math.expm1(-damping * h) / damping
+    return -expm1(-damping * h) / damping
 
 
-KICKS: dict[str, Callable[[float, float], float]] = {"symmetric": symmetric_kick, "fused": fused_kick}
+KICKS: dict[str, Callable[[float, Any], Any]] = {"symmetric": symmetric_kick, "fused": fused_kick}
 
 
-def stability_limit(kick: Callable[[float, float], float], group: dict[str, Any], curvature: float) -> float:
+def stability_limit(kick: Callable[[float, Any], Any], group: dict[str, Any], curvature: float) -> float:
     """√(2(1+e)/(c N λ)) at h = 1: the lr ℓ at which the variance on a quadratic loss of curvature λ diverges."""
     keep = group["momentum"]
     return math.sqrt(2 * (1 + keep) / (kick(-math.log(keep), 1.0) * group["num_data"] * curvature))

@@ -21,7 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from langevin.core.numbers import add_each, root
 from langevin.core.posterior import Posterior
+from langevin.core.random import Source, Stream
 from langevin.kernels.updates import Kernel
 from langevin.preconditioners import Identity, NoiseOnly, Preconditioner
 from langevin.samplers.base import Group, Normals, Sampler
@@ -97,15 +99,16 @@ class Langevin(Sampler):
         gamma = None
         if not group["frozen"]:
             a.update(state, group, params, grads)
-            lr *= a.pace(state, params)
-            if lr == 0:
+            if (pace := a.pace(state, params)) != 1:
+                lr = lr * pace
+            if pace == 0 or (not isinstance(lr, Tensor) and lr == 0):
                 return
             gamma = a.divergence(state, group, params) if temperature > 0 else None
 
         eta = normals() if temperature > 0 else None
-        a.move(state, group, params, grads, eta, rate=lr, spread=math.sqrt(2 * lr * temperature / num_data))
+        a.move(state, group, params, grads, eta, rate=lr, spread=root(2 * lr * temperature / num_data))
         if gamma is not None:
-            torch._foreach_add_(params, gamma, alpha=lr * temperature / num_data)
+            add_each(params, gamma, lr * temperature / num_data)
 
     def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
         """That of the preconditioner."""
@@ -137,8 +140,9 @@ class Langevin(Sampler):
             params = [p for p in group["params"] if p.grad is not None]
             if group["step"] == 0 or not params:
                 return math.nan
-            generator = torch.Generator().manual_seed(0)
-            signs = [torch.randint(2, p.shape, generator=generator).to(p) * 2 - 1 for p in params]
+            signs = [
+                torch.where(Source(0, 0, i, Stream.SIGNS).normal(p) < 0, -1.0, 1.0).to(p) for i, p in enumerate(params)
+            ]
             scaled = self.preconditioner.drift(self.state, group, params, signs)
             total += sum(float((z * az).sum()) for z, az in zip(signs, scaled, strict=True))
             count += sum(p.numel() for p in params)

@@ -138,7 +138,7 @@ class MCLMC(FullBatchSampler):
 
         error = scale * (loss - before[1]) + change
         finite = error.isfinite()
-        if not bool(finite.all()):  # back to the old θ, with a fresh u
+        if not (finite.is_cpu and bool(finite.all())):  # back to the old θ, with a fresh u
             u.copy_(torch.where(finite, u, 0))
             self.by_chain("rejected", 0.0).add_(~finite)
         self.arrive(finite, before, (loss, g))
@@ -151,7 +151,7 @@ class MCLMC(FullBatchSampler):
     def _distance(self, group: Group, d: int) -> Tensor:
         """L of each chain."""
         if group["L"] is not None:
-            return torch.tensor([[group["L"]]], dtype=torch.float64)
+            return torch.full((1, 1), group["L"], dtype=torch.float64, device=group["params"][0].device)
         return self.by_chain("L", math.sqrt(d)).double()
 
     # adaptation

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from langevin.core.numbers import add_each
 from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
 
 
@@ -61,7 +62,7 @@ class SGD(Sampler):
             torch._foreach_mul_(velocity, group["momentum"])
             torch._foreach_add_(velocity, grads)
             grads = velocity
-        torch._foreach_add_(params, grads, alpha=-group["lr"])
+        add_each(params, grads, -group["lr"])
 
     @staticmethod
     def optimizer_at_zero(params: list[Any], group: Group) -> Optimizer:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from langevin.core.numbers import add, add_each, exp, expm1, positive_part, root
 from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
 from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
@@ -109,18 +110,18 @@ class SGHMC(Sampler):
         force = self._kick(damping, h) * unit * group["num_data"]  # c ℓ N, so B̂ = force² · Var(g)
         momentum = self.zeros_at_first("momentum", params)
 
-        torch._foreach_mul_(momentum, math.exp(-damping * h))
-        torch._foreach_add_(momentum, grads, alpha=-force)
+        torch._foreach_mul_(momentum, exp(-damping * h))
+        add_each(momentum, grads, -force)
         if temperature > 0:
-            total = -math.expm1(-2 * damping * h) * temperature
+            total = -expm1(-2 * damping * h) * temperature
             if any("gradient_variance" in self.state[p] for p in params):
                 for p, u, eta in zip(params, momentum, normals(), strict=True):
-                    known = torch.as_tensor(self.state[p].get("gradient_variance", group["gradient_variance"]))
-                    u.addcmul_(eta, (total - force**2 * known).clamp_min(0).sqrt())
+                    known = self.state[p].get("gradient_variance", group["gradient_variance"])
+                    add(u, eta, root(positive_part(total - force**2 * known)))
             else:
-                left = max(total - force**2 * group["gradient_variance"], 0.0)
-                torch._foreach_add_(momentum, normals(), alpha=math.sqrt(left))
-        torch._foreach_add_(params, momentum, alpha=h * unit)
+                left = positive_part(total - force**2 * group["gradient_variance"])
+                add_each(momentum, normals(), root(left))
+        add_each(params, momentum, h * unit)
 
     def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
         """The same, unless the gradient's variance is given by weight."""
@@ -167,7 +168,9 @@ class SGHMC(Sampler):
     def _check_variance(self, group: Group, parameter: Tensor) -> None:
         """Raise unless B̂ ≤ T(1−e²): beyond, the mini-batch noise alone exceeds the temperature T."""
         variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
-        largest, smallest = (float(f(torch.as_tensor(variance))) for f in (torch.max, torch.min))
+        largest = smallest = variance
+        if isinstance(variance, Tensor):
+            largest, smallest = float(variance.max()), float(variance.min())
         force = self._kick(-math.log(group["momentum"]), 1.0) * group["lr"] * group["num_data"]
         limit = (1 - group["momentum"] ** 2) * group["temperature"] / force**2
         if smallest < 0 or not math.isfinite(largest) or (group["temperature"] > 0 and largest > limit):

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from langevin.core.numbers import Number, add, root
 from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
 from langevin.samplers.base import Group, Normals, Sampler
@@ -39,7 +40,7 @@ _TINY = 1e-20  # added to a friction that divides: at 0 the ratios have the limi
 class Step(NamedTuple):
     """The terms of one update of the momentum."""
 
-    h: float
+    h: Number
     g: Tensor
     force: float  # ℓ N
     alpha: Tensor  # injected noise
@@ -51,15 +52,15 @@ class Step(NamedTuple):
 
 def symmetric(u: Tensor, step: Step) -> None:
     """kick(h/2), friction and noise(h), kick(h/2)."""
-    u.add_(step.g, alpha=-step.force * step.h / 2)
+    add(u, step.g, -step.force * step.h / 2)
     if step.slowness is None:
         ornstein_uhlenbeck(u, step)
     else:
         _friction(u, step, step.slowness)
         if step.eta is not None:
-            u.add_(step.alpha.sqrt().mul_(step.eta), alpha=math.sqrt(2 * step.h * step.temperature))
+            add(u, step.alpha.sqrt().mul_(step.eta), root(2 * step.h * step.temperature))
         _friction(u, step, step.slowness)
-    u.add_(step.g, alpha=-step.force * step.h / 2)
+    add(u, step.g, -step.force * step.h / 2)
 
 
 def ornstein_uhlenbeck(u: Tensor, step: Step) -> None:
@@ -182,8 +183,8 @@ class Thermostat(Sampler):
             self._integrate(u, Step(h, g, force, alpha, alpha + xi, temperature, eta, slowness))
             r = torch.ones_like(u) if slowness is None else slowness(u)
             v = u * r
-            theta.add_(v, alpha=h * unit)
-            xi.add_(v.square_().sub_(temperature * r * r * r), alpha=h * rate)
+            add(theta, v, h * unit)
+            add(xi, v.square_().sub_(temperature * r * r * r), h * rate)
 
     def kernel(self, group: Group, params: list[Tensor]) -> Kernel:
         """The same; see `native_updates` for the order of the settings."""

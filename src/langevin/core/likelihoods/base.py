@@ -3,7 +3,7 @@
 A likelihood is any object with `log_prob(output, target)` that returns one number per example. `predict` also needs
 `probs(output)` (class probabilities) or `moments(output)` (mean and variance; scores then take y for Gaussian). A
 likelihood with sampled parameters is an `nn.Module`. Methods that use the Fisher information need
-`sample(output, generator)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
+`sample(output, source)`, targets drawn from p(y | output), or `output_fisher(output)`, the covariance
 E[∇log p ∇log pᵀ] with respect to the output, of shape (batch, outputs, outputs). `validate(output, target)`, where
 there is one, raises for targets that the likelihood can't have; `num_outputs(target)` tells the command line the size
 of the network.
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from langevin.core.random import Source, forked_generators
 from langevin.core.registry import Registry
 
 LIKELIHOODS: Registry[type[Any]] = Registry("likelihood")
@@ -64,9 +65,9 @@ class ValueLikelihood(ABC):
         found = self.distribution(*self.parameters_of(output))
         return found.mean, found.variance
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """y drawn from p(y | output)."""
-        return drawn(self.distribution(*self.parameters_of(output)), 1, generator)[0]
+        return drawn(self.distribution(*self.parameters_of(output)), 1, source.integer())[0]
 
     def num_outputs(self, target: Tensor) -> int:
         """The number of outputs that the model needs for these targets."""
@@ -80,13 +81,10 @@ class ValueLikelihood(ABC):
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.config().items())})"
 
 
-def drawn(distribution: Distribution, count: int, generator: torch.Generator) -> Tensor:
-    """`count` draws, stacked along a first axis. torch's distributions know the global generator only: it is seeded
-    from the given one inside, and restored."""
-    seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
-    devices = [generator.device] if generator.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+def drawn(distribution: Distribution, count: int, seed: int) -> Tensor:
+    """`count` draws, stacked along a first axis. torch's distributions know the global generators only: they are seeded
+    inside, and restored."""
+    with forked_generators(seed):
         return distribution.sample(torch.Size([count]))
 
 
@@ -128,14 +126,21 @@ def refuse_outside(likelihood: Any, target: Tensor, inside: Tensor, expected: st
         )
 
 
-def sampled_labels(likelihood: Any, output: Tensor, generator: torch.Generator) -> Tensor:
+def sampled_classes(probs: Tensor, source: Source) -> Tensor:
+    """Classes of probabilities (…, classes), drawn by inverting their sums."""
+    sums = probs.double().cumsum(-1)
+    u = source.uniform(sums[..., -1]) * sums[..., -1]
+    return (sums[..., :-1] <= u.unsqueeze(-1)).sum(-1)
+
+
+def sampled_labels(likelihood: Any, output: Tensor, source: Source) -> Tensor:
     """Targets from p(y | output), for the Fisher information."""
     if not hasattr(likelihood, "sample"):
         raise ValueError(
-            f"{likelihood!r} has no sample(output, generator), so labels can't be sampled from the model. Add "
+            f"{likelihood!r} has no sample(output, source), so labels can't be sampled from the model. Add "
             f'this method, or use the training labels: "empirical".'
         )
-    labels: Tensor = likelihood.sample(output, generator)
+    labels: Tensor = likelihood.sample(output, source)
     return labels
 
 

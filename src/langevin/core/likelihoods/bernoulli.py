@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from langevin.core.likelihoods.base import LIKELIHOODS, like_output
 from langevin.core.likelihoods.class_weights import check_class_weights, checked_weights
+from langevin.core.random import Source
 
 
 @LIKELIHOODS.register
@@ -48,9 +49,10 @@ class Bernoulli:
         p = _one_column("Bernoulli()", output).sigmoid()
         return torch.stack([1 - p, p], dim=1)
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """1 with probability σ(output), else 0."""
-        return torch.bernoulli(_one_column("Bernoulli()", output).sigmoid(), generator=generator)
+        p = _one_column("Bernoulli()", output).sigmoid()
+        return (source.uniform(p) < p).to(p.dtype)
 
     def output_fisher(self, output: Tensor) -> Tensor:
         """p(1 − p)."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from langevin.core.likelihoods.base import LIKELIHOODS
+from langevin.core.likelihoods.base import LIKELIHOODS, sampled_classes
 from langevin.core.likelihoods.class_weights import check_class_weights, checked_weights
+from langevin.core.random import Source
 
 _NO_LABEL = -(2**63)  # ignore_index: no label is ignored, not even torch's default −100
 _FEW_CLASSES = 64  # up to this number of classes the memory layout of softmax matters
@@ -94,11 +95,9 @@ class Categorical:
         # softmax over a short contiguous axis is slow; with the examples contiguous it takes a tenth of the time
         return output.T.contiguous().softmax(0).T
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """Labels drawn from softmax(output)."""
-        p = output.softmax(1).movedim(1, -1)
-        drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=generator)
-        return drawn.reshape(p.shape[:-1])
+        return sampled_classes(output.softmax(1).movedim(1, -1), source)
 
     def output_fisher(self, output: Tensor) -> Tensor:
         """diag(p) − p pᵀ."""

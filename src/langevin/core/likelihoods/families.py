@@ -10,7 +10,15 @@ from torch import Tensor, distributions
 
 
 class StudentT(distributions.StudentT):
-    """Student's t; the sum and the mean over samples of its cdf are in double precision."""
+    """Student's t; the sum and the mean over samples of its cdf are in double precision.
+
+    Made of tensors alone: torch's own copies numbers to the device whenever it is made, which makes the host wait.
+    """
+
+    def __init__(self, df: Tensor, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
+        self.df, self.loc, self.scale = torch.broadcast_tensors(df, loc, scale)  # type: ignore[no-untyped-call]
+        self._chi2 = distributions.Gamma(0.5 * self.df, torch.full_like(self.df, 0.5), validate_args=validate_args)  # type: ignore[assignment]
+        distributions.Distribution.__init__(self, self.df.shape, validate_args=validate_args)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ value)."""

@@ -17,6 +17,7 @@ from langevin.core.likelihoods.base import (
     per_example,
 )
 from langevin.core.likelihoods.scales import set_log_scale
+from langevin.core.random import Source
 
 
 @LIKELIHOODS.register
@@ -51,10 +52,9 @@ class Gaussian(ValueLikelihood, nn.Module):
         residual = (like_output(repr(self), output, target) - output) * torch.exp(-self.log_std)
         return per_example(-0.5 * residual.square() - self.log_std - 0.5 * math.log(2 * math.pi))
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """output + σ η."""
-        eta = torch.randn(output.shape, generator=generator, dtype=output.dtype, device=output.device)
-        return output + torch.exp(self.log_std) * eta
+        return output + torch.exp(self.log_std) * source.normal(output)
 
     def output_fisher(self, output: Tensor) -> Tensor:
         """I/σ²."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from langevin.core.likelihoods.base import LIKELIHOODS, in_single_precision, refuse_outside
+from langevin.core.likelihoods.base import LIKELIHOODS, in_single_precision, refuse_outside, sampled_classes
+from langevin.core.random import Source
 
 
 @LIKELIHOODS.register
@@ -65,9 +66,9 @@ class Ordinal(nn.Module):
         """Probabilities of the levels, (batch, K)."""
         return self._log_probs(output).exp()
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """Levels drawn from their probabilities."""
-        return torch.multinomial(self.probs(output).detach(), 1, generator=generator).squeeze(1)
+        return sampled_classes(self.probs(output).detach(), source)
 
     def output_fisher(self, output: Tensor) -> Tensor:
         """Σ_k p_k (∂ log p_k/∂f)²."""

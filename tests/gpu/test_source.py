@@ -1,0 +1,103 @@
+"""The source makes tensors where they are needed: no generator of a device, no tensor on a default device.
+
+A factory without `device=` makes a tensor on the CPU (or on torch's default device, which a user may have changed).
+What is listed below does so on purpose, and says why.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import langevin
+
+SOURCE = Path(langevin.__file__).parent
+FACTORIES = {
+    *("zeros", "ones", "empty", "full", "arange", "tensor", "eye", "linspace", "logspace", "scalar_tensor"),
+    *("rand", "randn", "randint", "randperm", "tril_indices", "triu_indices"),
+}
+
+# file (or folder) → why a tensor of the CPU is right there
+ON_THE_HOST = {
+    "data/": "data sets are read into the memory of the host",
+    "demo.py": "its own data, on the CPU",
+    "bandits.py": "the game and its buffer of experience are on the host",
+    "models/": "parameters are made on the CPU and moved with their module",
+    "plots/": "figures are drawn on the host",
+    "evaluation/": "scores are computed on the host, and what is drawn there is moved to its input",
+    "integrations/": "scikit-learn's arrays and TensorBoard's numbers are on the host",
+    "cli/": "throw-away parameters, to try an option",
+    "storage/files.py": "files are read into the memory of the host",
+    "core/priors.py": "draws of prior_predictive: the same on every device, moved by the caller",
+    "core/likelihoods/scales.py": "a buffer or parameter of a module, moved with it",
+    "core/likelihoods/ordinal.py": "a parameter of a module, moved with it",
+    "core/batches.py": "indices of a map-style data set, and inputs from a manifest",
+    "core/full_batches.py": "indices of a map-style data set",
+    "inference/distributed.py": "messages between processes",
+    "inference/autopilot/": "statistics of predictions, and splits of data, on the host",
+    "inference/prior_predictive.py": "draws that are the same on every device; moved there",
+    "diagnostics/convergence.py": "indices and statistics of stored samples, on the host",
+    "diagnostics/temperature.py": "statistics of stored readings, on the host",
+    "approximations/variational/elbo.py": "statistics of a trace",
+    "approximations/variational/objective.py": "one number",
+    "samplers/directions.py": "what the kernel of the CPU is compiled with",
+}
+
+# generators are of the CPU: what they draw is the same on every device, and drawn outside of steps
+GENERATORS = {
+    "core/random.py": "draws of priors",
+    "evaluation/": "bootstrap, starts of attacks, corruptions, subsets of data",
+    "diagnostics/convergence.py": "which weights are looked at",
+    "inference/autopilot/burn_in.py": "directions in which predictions are followed",
+    "bandits.py": "the game",
+    "demo.py": "which patches are shown",
+    "data/": "splits and synthetic data",
+}
+
+
+@cache
+def calls():
+    """Calls of torch.NAME(…): the file, the line, the name, its keyword arguments and the arguments before them."""
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "torch":
+                name = str(file.relative_to(SOURCE))
+                keywords = {keyword.arg for keyword in node.keywords}
+                found.append((name, node.lineno, called.attr, keywords, node.args))
+    return found
+
+
+def listed(file, names):
+    return any(file == name or (name.endswith("/") and file.startswith(name)) for name in names)
+
+
+def test_no_tensor_is_made_on_a_default_device():
+    found = [
+        f"{file}:{line} torch.{name}"
+        for file, line, name, keywords, _ in calls()
+        if name in FACTORIES and not {"device", "out"} & keywords and not listed(file, ON_THE_HOST)
+    ]
+    assert not found, found
+
+
+def test_no_generator_belongs_to_a_device():
+    found = [
+        f"{file}:{line}"
+        for file, line, name, keywords, arguments in calls()
+        if name == "Generator" and (keywords or arguments or not listed(file, GENERATORS))
+    ]
+    assert not found, found
+
+
+def test_only_torch_is_seeded_that_is_in_use():
+    """`torch.manual_seed` would set how a device that the user has not touched yet begins."""
+    found = [f"{file}:{line}" for file, line, name, _, _ in calls() if name == "manual_seed"]
+    assert {place.partition(":")[0] for place in found} <= {"demo.py", "cli/recipes.py"}, found  # programs of their own
+
+
+def test_the_lists_have_no_entry_too_many():
+    made = [file for file, _, name, keywords, _ in calls() if name in FACTORIES and "device" not in keywords]
+    assert not [entry for entry in ON_THE_HOST if not any(listed(file, [entry]) for file in made)]
+    drawn = [file for file, _, name, _, _ in calls() if name == "Generator"]
+    assert not [entry for entry in GENERATORS if not any(listed(file, [entry]) for file in drawn)]
