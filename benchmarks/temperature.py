@@ -199,7 +199,7 @@ class Yacht:
             "SGLD, a tenth of the stability limit": partial(sgld, lr=0.1 * limit),
             "SGLD, six tenths of it": partial(sgld, lr=0.6 * limit),
             "NLD, lr 0.005": partial(nld, lr=0.005),
-            "NLD, lr 0.03": partial(nld, lr=0.03),
+            "NLD, lr 0.015": partial(nld, lr=0.015),
         }
 
 
