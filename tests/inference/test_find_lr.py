@@ -64,7 +64,7 @@ def test_in_another_metric(sampler):
     found = search(posterior, data, sampler, batch_size=300, steps=200, init=mode)
     assert 1.04 < found.temperature < 1.1
     assert found.stiffest < 1.2
-    options = {"batch_size": 300, "steps": 1000, "init": mode, "progress": False}
+    options = {"batch_size": 300, "steps": 2000, "init": mode, "progress": False}
     run = lv.sample(posterior, data, sampler, lr=found.lr, **options)
     assert abs(run.temperature().mean - found.temperature) < 3 * run.temperature().error + 0.02
 

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import langevin as lv
 from langevin.integrations.sklearn import BayesianClassifier, BayesianRegressor
 
-QUICK = {"steps": 100, "chains": 1, "random_state": 0}
+QUICK = {"sampler": partial(lv.SGLD, lr=1e-3), "steps": 100, "chains": 1, "random_state": 0}
 
 
 @parametrize_with_checks([BayesianClassifier(**QUICK), BayesianRegressor(**QUICK)])
@@ -32,6 +32,7 @@ def test_the_defaults_pass_the_verdict():
     assert BayesianClassifier(random_state=0).fit(X, y).verdict_.level == "good"
 
 
+@pytest.mark.slow
 def test_regression_intervals_have_their_nominal_coverage():
     X, y = load_diabetes(return_X_y=True)
     model = BayesianRegressor(random_state=0).fit(X[:300], y[:300])

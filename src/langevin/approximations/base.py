@@ -33,7 +33,7 @@ class Approximation(ABC):
     takes_steps: ClassVar[bool] = True  # of an optimizer that the user chooses
 
     @property
-    def draws(self) -> int:
+    def prediction_draws(self) -> int:
         """Over how many draws of the weights a prediction averages."""
         return self.default_draws
 

@@ -75,7 +75,7 @@ class DeepEnsemble(Approximation):
             raise ValueError(f"DeepEnsemble(members={self.members!r}): give a number of networks, 1 or more.")
 
     @property
-    def draws(self) -> int:
+    def prediction_draws(self) -> int:
         """A prediction averages over all members."""
         return self.members
 

@@ -230,7 +230,7 @@ def _checked_draws(approximation: Any, draws: int | None) -> int:
         raise ValueError(
             f"{approximation!r} is not an approximation; write lv.fit(posterior, data, lv.MeanField(), …)."
         )
-    draws = approximation.draws if draws is None else draws
+    draws = approximation.prediction_draws if draws is None else draws
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: a prediction averages over at least one draw of the weights.")
     return draws
