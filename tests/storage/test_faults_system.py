@@ -185,7 +185,7 @@ PHASES = {
     "the first checkpoint": (DirectoryStore, "write_checkpoint"),
     "writing the manifest": (DirectoryStore, "write_manifest"),
     "building a chain": (Engine, "_continued"),
-    "fetching a batch and its gradient": (Chains, "backward"),
+    "fetching a batch and its gradient": (Chains, "losses_and_gradients"),
     "moving the weights": (Chains, "advance"),
     "adding a sample": (DirectoryStore, "add"),
     "writing a file": (files.os, "fsync"),
