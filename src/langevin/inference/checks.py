@@ -211,7 +211,8 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
     before = {name: (buffer, buffer.clone()) for name, buffer in posterior.named_buffers()}
     try:
         try:
-            check_targets(posterior, batches, x, y)
+            with seeded(seed, 0, 0):  # a layer that draws takes the generators from runs in other threads
+                check_targets(posterior, batches, x, y)
             with seeded(seed, 0, 0):
                 loss = float(posterior.loss(x, y))
         except (RuntimeError, AttributeError, TypeError, IndexError) as error:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from langevin.core import random, sharding
+from langevin.core.batches import GENERATORS
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
 from langevin.ensembles.ensemble import Ensemble
@@ -96,7 +97,7 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
         p.data = p.data.clone()  # a layer initializes all of its parameters; these are shared with the original
     for chain in chains:
         load_tensors(scratch, current)  # what a layer does not initialize stays as it was
-        with preserve_rng_state():
+        with preserve_rng_state(), GENERATORS:
             random.seed_generators(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
             for layer in layers:
                 _reset(layer)()
