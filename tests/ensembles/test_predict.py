@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import langevin as lv
+from langevin.ensembles import predictor
 from langevin.ensembles.predictor import Predictor
 from tests.helpers import toy_data, toy_model, toy_posterior
 
@@ -140,14 +141,33 @@ def test_a_custom_likelihood_must_be_passed_to_load(tmp_path):
     assert torch.equal(loaded.predict(x).mean, run.predict(x).mean)
 
 
-@pytest.mark.parametrize("inputs", [1, 60])
-def test_vectorised_prediction_equals_sample_by_sample(run, inputs, monkeypatch):
+@pytest.mark.parametrize(("inputs", "at_once"), [(1, 1 << 14), (60, 1 << 14), (60, 60 * 9)])
+def test_vectorised_prediction_equals_sample_by_sample(run, inputs, at_once, monkeypatch):
     x = toy_data()[0][:inputs]
+    monkeypatch.setattr(predictor, "_AT_ONCE", at_once)
     together = run.predict(x, samples=True)
-    monkeypatch.setattr(Predictor, "_can_vectorise", lambda self, named, x: False)
+    monkeypatch.setattr(Predictor, "_can_vectorise", lambda *_: False)
     apart = run.predict(x, samples=True)
     torch.testing.assert_close(together.samples, apart.samples)
     torch.testing.assert_close(together.entropy, apart.entropy)
+
+
+def test_tied_weights_are_replaced_in_all_their_places(monkeypatch):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(self.first(x).tanh())
+
+    torch.manual_seed(0)
+    weights = [{name: torch.randn_like(p) for name, p in Tied().named_parameters()} for _ in range(5)]
+    ensemble, x = lv.Ensemble.from_weights(Tied(), lv.likelihoods.Categorical(), weights), torch.randn(4, 3)
+    together = ensemble.predict(x, samples=True).samples
+    monkeypatch.setattr(Predictor, "_can_vectorise", lambda *_: False)
+    torch.testing.assert_close(together, ensemble.predict(x, samples=True).samples)
 
 
 def test_stacks_contain_the_samples_in_order(run):

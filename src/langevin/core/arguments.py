@@ -144,29 +144,30 @@ def _checker(
     function: Callable[..., Any], rules: Mapping[str, Rule], numbers: Rule | None = None
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], None]:
     """A check of the arguments of a call; those that do not fit the signature are left to Python."""
-    signature = inspect.signature(function)
-    hints = functools.cache(lambda: _hints(function))
+    parameters = inspect.signature(function).parameters
+    by_place = [name for name, parameter in parameters.items() if parameter.kind in _BY_PLACE]
+
+    @functools.cache  # annotations are resolved at the first call, when all modules have been loaded
+    def checked() -> dict[str, tuple[Any, str]]:
+        hints = {name: kind for name, kind in _hints(function).items() if name in parameters}
+        kinds = {name: kind for name, kind in hints.items() if parameters[name].kind not in _SEVERAL}
+        return {name: (kind, words) for name, kind in kinds.items() if (words := _expected(kind)) is not None}
 
     def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            return
-        for name, value in given.items():
-            parameter = signature.parameters[name]
-            if name in hints() and parameter.kind not in _SEVERAL:
-                _check(name, value, hints()[name], rules.get(name, numbers), parameter.default)
+        wanted = checked()
+        for given in (zip(by_place, args, strict=False), kwargs.items()):
+            for name, value in given:
+                if name in wanted:
+                    _check(name, value, *wanted[name], rules.get(name, numbers), parameters[name].default)
 
     return check
 
 
 _SEVERAL = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _check(name: str, value: Any, kind: Any, rule: Rule | None, default: Any) -> None:
-    expected = _expected(kind)
-    if expected is None:
-        return
+def _check(name: str, value: Any, kind: Any, expected: str, rule: Rule | None, default: Any) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)
     allowed = not number or (math.isfinite(value) if rule is None else rule.holds(value))
     if _fits(value, kind) and allowed:

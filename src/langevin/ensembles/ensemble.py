@@ -84,7 +84,7 @@ class Ensemble(Sequence[Weights], ABC):
         `.sample(n)`; with `samples=True` `.samples` contains the predictions of each member. `x` is a batch of inputs,
         a data set or a DataLoader (targets are dropped). Fewer members: `run[::10].predict(x)`.
         """
-        return self.predict_many({"x": x}, batch_size=batch_size, samples=["x"] if samples else [])["x"]
+        return self._predict_many({"x": x}, batch_size, ["x"] if samples else [], None)["x"]
 
     @validated(batch_size=COUNT)
     def predict_many(
@@ -102,10 +102,19 @@ class Ensemble(Sequence[Weights], ABC):
         """
         if unknown := set(samples) - set(inputs):
             raise ValueError(f"samples={sorted(unknown)} are not among the inputs {list(inputs)}.")
+        return self._predict_many(inputs, batch_size, samples, observe)
+
+    def _predict_many(
+        self,
+        inputs: Mapping[str, Any],
+        batch_size: int,
+        samples: Collection[str],
+        observe: Callable[[Weights], None] | None,
+    ) -> dict[str, Prediction]:
         known = self.manifest.get("inputs")
         checked = {name: checked_inputs(x, batch_size, known) for name, x in inputs.items()}
         predictors = self.predictors
-        if len({repr(predictor.likelihood) for predictor, _ in predictors}) > 1:  # no common family of distributions
+        if len(predictors) > 1 and len({repr(predictor.likelihood) for predictor, _ in predictors}) > 1:  # no common family of distributions
             predictors = [(predictor.with_moments(), stacks) for predictor, stacks in predictors]
         gathered = {name: predictors[0][0].accumulator(name in samples, len(self)) for name in inputs}
         for predictor, stacks in predictors:

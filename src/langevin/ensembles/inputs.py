@@ -20,14 +20,16 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
 
     Of data sets and DataLoaders whose items are (x, y) the inputs are taken. `known` describes the inputs of the run.
     """
-    x = plain_batch(gathered(x) if _yields_examples(x) else x)
-    leaves = tree_leaves(x)
+    if not isinstance(x, Tensor):
+        x = plain_batch(gathered(x) if _yields_examples(x) else x)
+    leaves = [x] if isinstance(x, Tensor) else tree_leaves(x)
     if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):
         raise ValueError(
             f"predict takes inputs as a tensor, a tuple or dict of tensors, a data set or a DataLoader, and a "
             f"batch_size of 1 or more; given {type(x).__name__} and batch_size={batch_size}."
         )
-    x = tree_map(torch.as_tensor, x)
+    if not isinstance(x, Tensor):
+        x = tree_map(torch.as_tensor, x)
     described = [leaf["tensor"] for leaf in _leaves_of(known)]
     if len(described) == len(leaves) and any(
         leaf.ndim == len(one) - 1 for leaf, one in zip(leaves, described, strict=True)

@@ -21,10 +21,9 @@ from torch.distributions import Distribution
 from langevin.core.likelihoods.base import gaussian, sampled_classes
 from langevin.core.random import Source, Stream
 from langevin.ensembles.mixture import Mixture
+from langevin.kernels.probabilities import TINY, add_probabilities
 
 _KEPT = 1 << 25  # parameters of distributions in a prediction, 128 MB in single precision
-
-_TINY = torch.finfo(torch.float64).tiny  # p log p is 0 at p = 0
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class ClassPrediction:
     def log_prob(self, y: Tensor) -> Tensor:
         """log p(y) of labels (n,); with further dimensions summed over positions, (n,)."""
         labels = torch.as_tensor(y).to(self.probs.device)
-        each = self.probs.double().clamp_min(_TINY).log().gather(1, labels.long().unsqueeze(1)).squeeze(1)
+        each = self.probs.double().clamp_min(TINY).log().gather(1, labels.long().unsqueeze(1)).squeeze(1)
         return each.flatten(1).sum(1) if each.dim() > 1 else each
 
     def sample(self, count: int, *, seed: int = 0) -> Tensor:
@@ -145,17 +144,15 @@ class ClassAccumulator:
 
     def __init__(self, keep: bool) -> None:
         self.count = 0
-        self.total = torch.zeros((), dtype=torch.float64, device="cpu")
-        self.entropies = torch.zeros((), dtype=torch.float64, device="cpu")
         self.samples: list[Tensor] | None = [] if keep else None
 
     def add(self, parts: list[Tensor]) -> None:
         """Add the probabilities of some samples, (samples, inputs, classes), as a list over batches of inputs."""
         self.dtype = parts[0].dtype
         probs = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        self.total = self.total.to(probs.device) + probs.sum(0, dtype=torch.float64)
-        p = probs.double()  # in the precision of the mean's, so that one sample has no epistemic part
-        self.entropies = self.entropies.to(probs.device) - p.clamp_min(_TINY).log_().mul_(p).sum(2).sum(0)
+        if self.count == 0:
+            self.total, self.entropies = (torch.zeros_like(probs[0], dtype=torch.float64) for _ in range(2))
+        add_probabilities(probs, self.total, self.entropies)
         self.count += len(probs)
         if self.samples is not None:
             self.samples.append(probs)
@@ -167,7 +164,7 @@ class ClassAccumulator:
         return ClassPrediction(
             probs=probs.to(self.dtype),
             entropy=torch.special.entr(probs).sum(1).to(self.dtype),
-            aleatoric=(self.entropies / self.count).to(self.dtype),
+            aleatoric=(self.entropies.sum(1) / self.count).to(self.dtype),
             samples=None if self.samples is None else torch.cat(self.samples),
         )
 

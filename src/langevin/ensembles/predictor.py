@@ -28,8 +28,11 @@ from langevin.core.pretrained import Watch, shared_frozen
 from langevin.ensembles.prediction import Accumulator, ClassAccumulator, ValueAccumulator
 
 Weights = Mapping[str, Tensor]
+_Places = list[tuple[dict[str, Any], str, Any]]  # a dict of a module, the name in it, and the tensor that belongs there
 _SMALL = 1 << 17  # largest number of weights for vectorised prediction
-_FEW = 128  # largest number of inputs for which it is faster
+_AT_ONCE = 1 << 14  # pairs of a sample and an input in one vectorised computation: its activations stay small
+_WORTHWHILE = 8  # samples in one; fewer are as fast one by one
+_FEW = 128  # sequences that adapters of a large model predict at a time
 _TOGETHER = 1 << 22  # largest number of weights and inputs that are read at a time
 
 
@@ -182,8 +185,9 @@ class Predictor:
         self._watch.check()
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
         with half_precision(device, self._half):
-            compute = self._vectorised if self._can_vectorise(named, x) else self._one_by_one
-            return [compute(named, batch) for batch in _split(x, batch_size, device)]
+            together = (_FEW if self._adapts else _AT_ONCE) // min(batch_size, batch_size_of(x))
+            compute = self._in_parts if self._can_vectorise(named, x, together) else self._one_by_one
+            return [compute(named, batch, together) for batch in _split(x, batch_size, device)]
 
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
@@ -204,13 +208,48 @@ class Predictor:
         fixed = {name: tensor.detach().clone() for name, tensor in own.items() if name not in sampled}
         return module, sampled, fixed
 
-    def _vectorised(self, named: Weights, x: Any) -> Any:
-        """All weights in one computation."""
-        module = self._mine()
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention is computed for one sample after another
-            return vmap(lambda w, inputs: functional_call(module, w, (inputs,)), (0, None))(named, x)
+    def _in_parts(self, named: Weights, x: Any, together: int) -> Any:
+        """So many samples in one computation at a time."""
+        count = len(next(iter(named.values())))
+        if count <= together:
+            return self._vectorised(named, x)
+        starts = range(0, count, together)
+        parts = [self._vectorised({n: t[s : s + together] for n, t in named.items()}, x) for s in starts]
+        return tree_map(lambda *some: torch.cat(some), *parts)
 
-    def _one_by_one(self, named: Weights, x: Any) -> Any:
+    def _vectorised(self, named: Weights, x: Any) -> Any:
+        """All weights in one computation: as `functional_call` does, whose search for the tensors takes longer."""
+        module = self._mine()
+        places = self._places(module, named)
+
+        def outputs(weights: tuple[Tensor, ...], inputs: Any) -> Any:
+            for places_of_one, weight in zip(places, weights, strict=True):
+                for tensors, name, _ in places_of_one:
+                    tensors[name] = weight
+            return module(inputs)
+
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # fused attention is computed for one sample after another
+                return vmap(outputs, (0, None))(tuple(named.values()), x)
+        finally:
+            for places_of_one in places:
+                for tensors, name, own in places_of_one:
+                    tensors[name] = own
+
+    def _places(self, module: nn.Module, named: Weights) -> list[_Places]:
+        """Where the tensors of these names are in this thread's module: several places, if they are tied."""
+        found: dict[str, _Places] | None = getattr(self._local, "places", None)
+        if found is None:
+            of_tensor: dict[int, _Places] = {}
+            for each in module.modules():
+                for tensors in (each._parameters, each._buffers):
+                    for name, own in tensors.items():
+                        of_tensor.setdefault(id(own), []).append((tensors, name, own))
+            own = dict(module.named_parameters()) | dict(module.named_buffers())
+            found = self._local.places = {name: of_tensor[id(tensor)] for name, tensor in own.items()}
+        return [found[name] for name in named]
+
+    def _one_by_one(self, named: Weights, x: Any, together: int = 1) -> Any:
         """One forward pass per sample, with the weights in this thread's module: faster than `functional_call`."""
         module = self._mine()
         own = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -222,9 +261,9 @@ class Predictor:
             outputs.append(module(x))
         return tree_map(lambda *rows: torch.stack(rows), *outputs)
 
-    def _can_vectorise(self, named: Weights, x: Any) -> bool:
-        """True for a small network without convolutions and few inputs, where calls cost more than arithmetic."""
-        if batch_size_of(x) > _FEW or self._size > _SMALL or self._convolves:
+    def _can_vectorise(self, named: Weights, x: Any, together: int = _AT_ONCE) -> bool:
+        """True for a small network without convolutions, where calls cost more than arithmetic."""
+        if together < (1 if self._adapts else _WORTHWHILE) or self._size > _SMALL or self._convolves:
             return False
         if self._works_with_vmap is None:
             try:
@@ -272,5 +311,8 @@ def describes_values(likelihood: Any) -> bool:
 
 
 def _split(x: Any, batch_size: int, device: torch.device) -> Iterator[Any]:
+    if batch_size_of(x) <= batch_size:
+        yield x.to(device) if isinstance(x, Tensor) else tree_map(lambda t: t.to(device), x)
+        return
     for start in range(0, batch_size_of(x), batch_size):
         yield tree_map(lambda t, s=start: t[s : s + batch_size].to(device), x)

@@ -160,8 +160,9 @@ class SampleStore(ABC):
             raise FloatingPointError(f"{name} has a value that is not finite")
         return stored
 
-    def _as_given(self, name: str, stored: Tensor) -> Tensor:
-        return stored.to(dtype_of(self.manifest["tensors"][name]["dtype"]))
+    def _as_given(self, name: str, stored: Tensor, *, copy: bool = False) -> Tensor:
+        """In the precision of the parameter; in one pass over the memory, also if the sample is in another."""
+        return stored.to(dtype_of(self.manifest["tensors"][name]["dtype"]), copy=copy)
 
     def _is_kept(self, kept: Collection[int], step: int) -> bool:
         """Whether a sample of that step is there, or was and had to give way to newer ones."""

@@ -223,7 +223,7 @@ class DirectoryStore(SampleStore):
                 raise FileNotFoundError  # the file that had them gave way to another
             rows = slice(first.row, first.row + len(records))
             found = {name: opened.file.get_slice(name)[rows] for name in self.manifest["tensors"]}
-            return {name: self._as_given(name, tensor.clone()) for name, tensor in found.items()}  # not the mapped file
+            return {name: self._as_given(name, t, copy=True) for name, t in found.items()}  # not the mapped file
         except FileNotFoundError:
             raise RunError(
                 f"{first.path} does not exist any more: it was deleted, or replaced by newer samples (keep_last). Load "
