@@ -114,7 +114,8 @@ class Ensemble(Sequence[Weights], ABC):
         known = self.manifest.get("inputs")
         checked = {name: checked_inputs(x, batch_size, known) for name, x in inputs.items()}
         predictors = self.predictors
-        if len(predictors) > 1 and len({repr(predictor.likelihood) for predictor, _ in predictors}) > 1:  # no common family of distributions
+        several = len(predictors) > 1 and len({repr(predictor.likelihood) for predictor, _ in predictors}) > 1
+        if several:  # no common family of distributions
             predictors = [(predictor.with_moments(), stacks) for predictor, stacks in predictors]
         gathered = {name: predictors[0][0].accumulator(name in samples, len(self)) for name in inputs}
         for predictor, stacks in predictors:

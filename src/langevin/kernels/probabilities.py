@@ -19,7 +19,8 @@ _MANY = 1 << 9  # probabilities; fewer do not pay for loading Numba
 def add_probabilities(probs: Tensor, total: Tensor, entropies: Tensor) -> None:
     """Add Σ p and −Σ p log p over members, (members, …), to sums of shape (…), place by place.
 
-    The sums are dense; best they lie in memory as the probabilities of a member do: `torch.zeros_like`. Both in float64, the precision of the mean's entropy, so that one member has no epistemic part.
+    The sums are dense; best they lie in memory as the probabilities of a member do: `torch.zeros_like`. Both are in
+    float64, the precision of the mean's entropy, so that one member has no epistemic part.
     """
     if probs.is_cpu and probs.dtype in (torch.float32, torch.float64) and probs.numel() >= _MANY and updates.enabled():
         add = _compiled(probs.dtype)
