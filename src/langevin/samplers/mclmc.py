@@ -11,9 +11,10 @@ F = N A^{1/2} g/T, e = −F/‖F‖, a = e·u:
     ΔE          N (loss′ − loss)/T + ΔK, which continuous time would keep at 0
 
 Step size, by chain, in burn-in: ξ = ΔE²/(dV) + 10⁻⁸, w = exp(−½(ln ξ/9)²), ε⁻⁶ = Σwξε⁻⁶/Σw with older steps forgotten
-by (n−1)/(n+1), n = 150; V falls geometrically to its final value. L = √Σ Var(A^{-1/2}θ) of late burn-in. ΔE is of all
-directions, so a single stiff one may be unstable at that ε and hardly show: after burn-in ε is at most half the
-stability limit of the stiffest direction, which a power iteration finds.
+by (n−1)/(n+1), n = 150. V is 0.1 at first, since large steps find the typical set soonest, and falls geometrically to
+its final value in the last part of burn-in. L = √Σ Var(A^{-1/2}θ) of late burn-in. ΔE is of all directions, so a single
+stiff one may be unstable at that ε and hardly show: after burn-in ε is at most half the stability limit of the
+stiffest direction, which power iterations find, while V falls and at the end: how stiff it is changes along the way.
 
 Target: exp(−U/T) in continuous time, for any L. The discrete chain has no Metropolis test: its bias is O(lr²) and is
 governed by V. On a Gaussian of condition 10⁴, V = 5·10⁻⁴ leaves the mean temperature at 0.99 and that of the stiffest
@@ -39,9 +40,11 @@ from langevin.samplers.full_batch import FullBatchSampler
 _B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
 _LIMIT = 2.553  # of lr √(N λ/T), above which this integrator is unstable
 _KEEP = 149 / 151
-_FIRST_V = 0.5
-_ANNEALED = 0.8  # share of burn-in in which V falls
+_EXPLORING = 0.1  # V before it falls
+_HELD = 0.7  # share of burn-in before it falls
+_FALLEN = 0.95  # share at which it has fallen
 _SHARE = 0.5  # of the stability limit of the stiffest direction, that lr is at most
+_LOOKS = 6  # at the stiffest direction, while V falls and at the end
 _POWER_ITERATIONS = 15  # two gradients each
 _DIFFERENCE = 0.01  # of a finite difference, over the root mean square of the weights
 _SETTLED = 100  # steps that an estimate of the spread takes at least
@@ -57,7 +60,7 @@ class MCLMC(FullBatchSampler):
         num_data: number of training examples N.
         L: the distance (in A^{-1/2}θ) after which u has forgotten its direction; without it, adapted as well.
         V: the squared energy error per weight and step to which lr is adapted.
-        adapt_steps: the steps in which V falls from 0.5; `lv.sample` gives the length of burn-in.
+        adapt_steps: the length of burn-in: V is 0.1 in the first 70 % and then falls; `lv.sample` gives it.
         adapt: whether lr is adapted although it is given; it is then the first one.
         metric: A^{1/2}, one tensor per parameter (1): the scales of the posterior, if they are known.
         temperature: T.
@@ -102,6 +105,7 @@ class MCLMC(FullBatchSampler):
             V=V,
             adapt_steps=adapt_steps,
             adapt=lr is None if adapt is None else adapt,
+            held=_HELD,
             bounded=False,
             window=0,
             metric=metric,
@@ -124,7 +128,7 @@ class MCLMC(FullBatchSampler):
         u, root = self.by_weight("momentum", lambda: normalize(self.first_normals())), self.metric()
         rows = self._its_rows(group)
         assert rows.loss is not None
-        if group["frozen"] and group["adapt"] and not group["bounded"]:
+        if group["adapt"] and _looks_at_curvature(group):
             self._bound(group)
         epsilon = self.lengths(group) * math.sqrt(d)
         before = theta.clone(), rows.loss, g
@@ -193,10 +197,13 @@ class MCLMC(FullBatchSampler):
             self.by_chain("L").copy_((self.by_chain("spread") / (group["window"] - 1)).sqrt())
 
     def _bound(self, group: Group) -> None:
-        """Keep lr away from the stability limit of the stiffest direction."""
-        limit = _LIMIT / (self._largest_curvature() * group["num_data"] / group["temperature"]).sqrt()
-        self.set_lengths(group, torch.minimum(self.lengths(group), _SHARE * limit))
-        group["bounded"] = True
+        """Look at the stiffest direction; after the last look, keep lr away from its stability limit."""
+        largest = self.by_chain("curvature", 0.0)
+        largest.copy_(torch.maximum(largest.double(), self._largest_curvature()))
+        if group["frozen"]:
+            limit = _LIMIT / (largest.double() * group["num_data"] / group["temperature"]).sqrt()
+            self.set_lengths(group, torch.minimum(self.lengths(group), _SHARE * limit))
+            group["bounded"] = True
 
     def _largest_curvature(self) -> Tensor:
         """Of A^{1/2} ∇²(U/N) A^{1/2} at θ, by power iteration with central differences: (chains, 1)."""
@@ -251,8 +258,16 @@ class MCLMC(FullBatchSampler):
 
 
 def _annealed(group: Group) -> float:
-    """V at this step: from 0.5 geometrically to the final one."""
-    if not group["adapt_steps"] or group["V"] >= _FIRST_V:
+    """V at this step: 0.1, then geometrically to the final one."""
+    if not group["adapt_steps"] or group["V"] >= _EXPLORING:
         return float(group["V"])
-    done = min(1.0, group["step"] / (_ANNEALED * group["adapt_steps"]))
-    return float(_FIRST_V * (group["V"] / _FIRST_V) ** done)
+    done = (group["step"] / group["adapt_steps"] - group["held"]) / (_FALLEN - group["held"])
+    return float(_EXPLORING * (group["V"] / _EXPLORING) ** min(max(done, 0.0), 1.0))
+
+
+def _looks_at_curvature(group: Group) -> bool:
+    """Whether a look at the stiffest direction is due: a few times while V falls, and once when it is frozen."""
+    if group["frozen"]:
+        return not group["bounded"]
+    start, stop = round(group["held"] * (group["adapt_steps"] or 0)), group["adapt_steps"] or 0
+    return start <= group["step"] < stop and (group["step"] - start) % max(1, (stop - start) // (_LOOKS - 1)) == 0

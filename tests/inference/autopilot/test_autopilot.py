@@ -79,7 +79,7 @@ def test_runs_with_given_settings_tuned_nothing() -> None:
         by_hand.warm_start  # noqa: B018
 
 
-QUICK = {"chains": 2, "budget": "8x", "mode": "vectorised", "compile": False, "progress": False}
+QUICK = {"chains": 2, "budget": "12x", "mode": "vectorised", "compile": False, "progress": False}
 
 
 def small(out, **options) -> lv.Run:
@@ -95,7 +95,7 @@ def whole(tmp_path_factory, short_warm_start) -> lv.Run:
     return small(tmp_path_factory.mktemp("autopilot") / "whole")
 
 
-@pytest.mark.parametrize("stage", ["warm-start", "warm-start-slower", "burn-in", "sampling"])
+@pytest.mark.parametrize("stage", ["warm-start", "warm-start-slower", "burn-in", "settling", "sampling"])
 def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage, whole) -> None:
     engine_run = autopilot.stages.advance
     seen = []
@@ -106,7 +106,7 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage, w
             if len(seen) == 2:
                 raise Killed
         engine_run(engine, store, until, **options)
-        if stage == "burn-in" and seen:  # which may have one leg only
+        if stage in ("burn-in", "settling") and seen:  # which may have one leg only
             raise Killed
 
     with monkeypatch.context() as patched:

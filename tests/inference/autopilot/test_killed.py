@@ -1,4 +1,4 @@
-"""A run by autopilot that is killed with SIGKILL, within a leg of any stage, goes on to the same samples bit for bit."""
+"""A run by autopilot that is killed with SIGKILL in any stage goes on to the same samples, bit for bit."""
 
 import os
 import signal
@@ -44,6 +44,7 @@ SCRIPT = textwrap.dedent(
         pytest.param("warm-start", 0.05, marks=pytest.mark.slow),
         pytest.param("warm-start-slower", 0.03, marks=pytest.mark.slow),
         ("burn-in", 0.1),
+        pytest.param("settling", 0.1, marks=pytest.mark.slow),
         pytest.param("burn-in", 0.4, marks=pytest.mark.slow),
         pytest.param("sampling", 0.1, marks=pytest.mark.slow),
         pytest.param("sampling", 0.3, marks=pytest.mark.slow),

@@ -20,7 +20,7 @@ from langevin.core.random import Stream
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
-from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in
+from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
@@ -47,6 +47,7 @@ _SAMPLES = 250  # of each chain, at most
 _RATE_STEPS = 1000  # at each rate that is tried
 _LOWERED = 3  # times that a rate is lowered
 _TRIED = 32  # samples of each chain at each temperature of the ladder
+_EXPLORES = 10**9  # steps of burn-in, of which no one knows the number yet
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
 
 
@@ -185,8 +186,9 @@ class Autopilot:
         total = self._affordable(warm, engine)
         most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total))
         first = min(_FIRST_LEG, most // 2)
-        if self.plan.sampler == "MCLMC":
-            engine.make_stepper = partial(engine.make_stepper, adapt_steps=first)
+        settles = self.plan.sampler == "MCLMC"
+        if settles:
+            engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
         if self.plan.full_batch:
             engine.make_stepper = self._with_metric(engine.make_stepper, warm)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
@@ -202,10 +204,21 @@ class Autopilot:
             compile=self.plan.compile,
             first=first,
             most=most,
+            freeze=not settles,
             stores=self._stores,
             interval=self.interval,
             progress=self.progress,
         )
+        if settles:
+            burnt = settle(
+                self._engine(self._seed(5), temperature),
+                self.posterior,
+                burnt,
+                name=name.replace("burn-in", "settling"),
+                stores=self._stores,
+                interval=self.interval,
+                progress=self.progress,
+            )
         if self._stage(name):
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
@@ -286,7 +299,8 @@ class Autopilot:
             look = watch.look(self.store)
             looks.append({**look._asdict(), "enough": look.enough})
             self.store.write_manifest()
-            self._say_progress(look, lengths[leg], lengths[-1])
+            if self.progress:
+                tqdm.write(f"  {lengths[leg]} of at most {lengths[-1]} samples a chain: {look}", sys.stderr)
         if self._about["stage"] != "done":
             last = looks[-1]
             found = Look(**{name: last[name] for name in Look._fields})
@@ -361,13 +375,8 @@ class Autopilot:
             )
             steps = 4 * _SHORTEST_LEG
         self._about["steps"] = steps
-        self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self._budget())
+        self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
         return steps
-
-    def _budget(self) -> str:
-        if self.plan.seconds is not None:
-            return f"{self.plan.seconds:.0f} s"
-        return f"{self.plan.times or 20:g} times the warm start's gradients, or what is cheap"
 
     def _seed(self, stage: int) -> int:
         """Of a stage before the last: other random numbers than those of the run."""
@@ -389,7 +398,3 @@ class Autopilot:
         self.store.write_manifest()
         if self.progress:
             tqdm.write(str(decision), sys.stderr)
-
-    def _say_progress(self, look: Look, samples: int, most: int) -> None:
-        if self.progress:
-            tqdm.write(f"  {samples} of at most {most} samples a chain: {look}", sys.stderr)

@@ -2,14 +2,15 @@
 frozen.
 
 It is looked at after lengths that double: it is over when the last two windows, of which the second is twice as long,
-do not differ (see `stationary`), or when its share of the budget is spent, which is said.
+do not differ (see `stationary`), or when its share of the budget is spent, which is said. MCLMC takes large steps until
+then, and settles after it, in a quarter as many steps, to small ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,12 +27,13 @@ from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
+_SETTLING = 200  # steps at least
 _PREDICTIONS = 4  # random combinations of outputs
 
 
 @dataclass(frozen=True)
 class BurnIn:
-    """Frozen chains, and how burn-in ended."""
+    """Chains, and how burn-in ended."""
 
     checkpoints: dict[int, Checkpoint]
     steps: int
@@ -51,6 +53,7 @@ def run_burn_in(
     compile: bool | None,
     first: int,
     most: int,
+    freeze: bool,
     stores: StageStores,
     interval: CheckpointInterval,
     progress: bool,
@@ -73,10 +76,37 @@ def run_burn_in(
                 break
             stages.advance(engine, store, lengths[leg], title="burn-in", progress=progress, interval=interval)
             _look(store, engine, lengths[leg])
-        frozen = _frozen(engine, store)
+        chains = _ended(engine, store, freeze=freeze)
     looks = store.manifest["looks"]
     last, settings = looks[-1], engine.settings
-    return BurnIn(frozen, lengths[len(looks) - 1], last["settled"], last["found"], settings.mode, settings.compile)
+    return BurnIn(chains, lengths[len(looks) - 1], last["settled"], last["found"], settings.mode, settings.compile)
+
+
+def settle(
+    engine: Engine,
+    posterior: Posterior,
+    burnt: BurnIn,
+    *,
+    name: str,
+    stores: StageStores,
+    interval: CheckpointInterval,
+    progress: bool,
+) -> BurnIn:
+    """The rest of burn-in: V falls to its final value; then all that adapts is frozen."""
+    steps = max(_SETTLING, burnt.steps // 4)
+    engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
+    store = stores.find(name)
+    if store is None:
+        store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
+        falling = {"adapt_steps": steps, "held": 0.0}
+        with store.writing():
+            store.write_fixed(posterior.fixed_tensors())
+            stages.hand_over(engine, store, burnt.checkpoints, falling)
+            store.write_manifest()
+    with store.writing():
+        stages.advance(engine, store, steps, title="settling", progress=progress, interval=interval)
+        chains = _ended(engine, store, freeze=True)
+    return replace(burnt, checkpoints=chains, steps=burnt.steps + steps)
 
 
 def _lengths(first: int, most: int) -> list[int]:
@@ -106,12 +136,13 @@ def _checkpoints(store: SampleStore, engine: Engine) -> dict[int, Checkpoint]:
     return dict(zip(chains, store.checkpoints(chains), strict=True))
 
 
-def _frozen(engine: Engine, store: SampleStore) -> dict[int, Checkpoint]:
-    """Every chain as it is, with what adapts frozen."""
+def _ended(engine: Engine, store: SampleStore, *, freeze: bool) -> dict[int, Checkpoint]:
+    """Every chain as it is; `freeze`: with what adapts frozen."""
     found: dict[int, Checkpoint] = {}
     for group in engine.groups(store.checkpoint_steps()):
         chains = engine.restored(store, group)
-        chains.freeze()
+        if freeze:
+            chains.freeze()
         for index, number in enumerate(group):
             found[number] = chains.checkpoint(index, {})
     return found

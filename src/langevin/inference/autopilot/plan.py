@@ -76,6 +76,13 @@ class Plan:
     multiply_adds: float  # of one example
     why: str
 
+    @property
+    def budget(self) -> str:
+        """What may be spent after the warm start, in words."""
+        if self.seconds is not None:
+            return f"{self.seconds:.0f} s"
+        return f"{self.times or TIMES_WARM_START:g} times the warm start's gradients, or what is cheap"
+
     def entries(self) -> dict[str, Any]:
         """For a manifest."""
         return asdict(self)

@@ -78,17 +78,24 @@ def advance(
     engine.run(store, callbacks, progress, interval)
 
 
-def hand_over(engine: Engine, store: SampleStore, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Let chains of another stage be those of this store, at step 0."""
+def hand_over(
+    engine: Engine,
+    store: SampleStore,
+    checkpoints: Mapping[int, Checkpoint],
+    changes: Mapping[str, Any] | None = None,
+) -> None:
+    """Let chains of another stage be those of this store, at step 0, with `changes` of their parameter groups."""
     for group in engine.groups(dict.fromkeys(checkpoints, 0)):
-        store.write_checkpoint({chain: _handed_over(checkpoints[chain]) for chain in group})
+        store.write_checkpoint({chain: _handed_over(checkpoints[chain], changes or {}) for chain in group})
 
 
-def _handed_over(checkpoint: Checkpoint) -> Checkpoint:
+def _handed_over(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Checkpoint:
     """A chain as it is, to be the start of another stage: its weights and the sampler's state, no step taken."""
     kept = ("weights/", "state/", "precision/")
     tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith(kept)}
-    groups = [{k: v for k, v in group.items() if k not in _NEW} for group in checkpoint.values["groups"]]
+    groups = [
+        {k: v for k, v in group.items() if k not in _NEW} | dict(changes) for group in checkpoint.values["groups"]
+    ]
     values = {"groups": groups, "state": checkpoint.values["state"], "position": checkpoint.values["position"]}
     return Checkpoint(0, tensors, values)
 
