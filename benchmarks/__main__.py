@@ -110,6 +110,20 @@ def autopilot(
 
 
 @app.command()
+def bde(
+    out: Annotated[Path, typer.Option(help="Directory of the results; finished rows are not run again.")],
+    sets: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "airfoil,bikesharing",
+    budgets: Annotated[str, typer.Option(help="Steps of burn-in and after it.")] = "2000+2000",
+    threads: Annotated[int, typer.Option(help="Threads of both.")] = 2,
+) -> None:
+    """The autopilot beside bde, in its own Python environment (LANGEVIN_BDE_PYTHON), with the same numbers of steps."""
+    from benchmarks.bde import run_bde
+
+    pairs = [tuple(map(int, each.split("+"))) for each in budgets.split(",")]
+    run_bde(out, sets.split(","), [(burn_in, steps) for burn_in, steps in pairs], typer.echo, threads)
+
+
+@app.command()
 def adapters(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not measured again.")],
     page: Annotated[Path | None, typer.Option(help="The page that contains the tables (docs/fine-tuning.md).")] = None,

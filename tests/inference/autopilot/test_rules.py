@@ -37,10 +37,11 @@ def series(values: np.ndarray) -> dict[int, list[list[float]]]:
         (30, Budget(seconds=30)),
         ("2 h", Budget(seconds=7200)),
         ("5x", Budget(times=5)),
+        ("4000 steps", Budget(steps=4000)),
         (None, Budget()),
     ],
 )
-def test_budgets_are_times_or_multiples(given, budget) -> None:
+def test_budgets_are_times_multiples_or_steps(given, budget) -> None:
     assert Budget.parse(given) == budget
 
 

@@ -68,6 +68,7 @@ def make_plan(
         temperature=options.get("temperature", 1.0),
         seconds=spend.seconds,
         times=spend.times,
+        most_steps=spend.steps,
         steps=steps,
         multiply_adds=each,
         why=why,

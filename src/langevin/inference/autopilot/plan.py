@@ -26,34 +26,37 @@ TIMES_WARM_START = 20.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent after the warm start: seconds, or a multiple of the warm start's example-gradients."""
+    """How much may be spent after the warm start: seconds, a multiple of its example-gradients, or steps of a chain."""
 
     seconds: float | None = None
     times: float | None = None
+    steps: int | None = None
 
     @classmethod
     def parse(cls, given: str | float | None) -> Budget:
-        """From "10 min", "90 s", "2 h", "2x" (times the warm start), or a number of seconds.
+        """From "10 min", "90 s", "2 h", "2x" (times the warm start), "5000 steps", or a number of seconds.
 
-        >>> Budget.parse("10 min"), Budget.parse("2x")
-        (Budget(seconds=600.0, times=None), Budget(seconds=None, times=2.0))
+        >>> Budget.parse("10 min"), Budget.parse("2x").times
+        (Budget(seconds=600.0, times=None, steps=None), 2.0)
         """
         if given is None:
             return cls()
         text = f"{given} s" if isinstance(given, int | float) and not isinstance(given, bool) else given
-        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|sec|seconds?|min|minutes?|h|hours?|x)\s*", str(text))
+        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|sec|seconds?|min|minutes?|h|hours?|x|steps)\s*", str(text))
         try:
             value = float(match.group(1)) if match else math.nan
         except ValueError:
             value = math.nan
         if match is None or not 0 < value < math.inf:
             raise ValueError(
-                f'budget={given!r}: write a time, "10 min", "90 s", "2 h", or a multiple of what the warm start takes, '
-                f'"5x".'
+                f'budget={given!r}: write a time, "10 min", "90 s", "2 h", a multiple of what the warm start takes, '
+                f'"5x", or steps of each chain, burn-in included, "5000 steps".'
             )
         unit = match.group(2)
         if unit == "x":
             return cls(times=value)
+        if unit == "steps":
+            return cls(steps=max(1, int(value)))
         return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
 
 
@@ -72,7 +75,8 @@ class Plan:
     temperature: float | str
     seconds: float | None
     times: float | None
-    steps: int | None  # of each chain, if given
+    most_steps: int | None  # of each chain, burn-in included, if given
+    steps: int | None  # of each chain after burn-in, if given
     multiply_adds: float  # of one example
     why: str
 
@@ -81,6 +85,8 @@ class Plan:
         """What may be spent after the warm start, in words."""
         if self.seconds is not None:
             return f"{self.seconds:.0f} s"
+        if self.most_steps is not None:
+            return "as given"
         return f"{self.times or TIMES_WARM_START:g} times the warm start's gradients, or what is cheap"
 
     def entries(self) -> dict[str, Any]:
@@ -97,6 +103,8 @@ class Plan:
 
     def affordable_steps(self, warm_gradients: int, num_data: int, per_step: int) -> int:
         """Steps of each chain after the warm start, burn-in included, by count; `per_step` in example-gradients."""
+        if self.most_steps is not None:
+            return self.most_steps
         times = self.times or TIMES_WARM_START
         most = int(times * warm_gradients / per_step)
         if self.times is None:  # of a small network even thousands of steps are little

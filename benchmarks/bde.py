@@ -1,0 +1,161 @@
+"""The autopilot beside bde (scikit-learn-contrib), which samples with MCLMC from a deep ensemble too.
+
+Airfoil and bikesharing as in its paper: four hidden layers of 16 ReLUs, a heteroscedastic Gaussian, a test part of a
+fifth. Both get the same numbers of chains and of steps, before and after burn-in is over, and the same threads; bde
+runs in a Python environment of its own (`LANGEVIN_BDE_PYTHON`), right before ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.data.files import fetch
+from langevin.ensembles.ensemble import Ensemble
+from langevin.ensembles.prediction import ClassPrediction
+from langevin.inference.environment import environment
+
+SETS = ("airfoil", "bikesharing")
+PUBLISHED = {"airfoil": (-0.913, 0.1215), "bikesharing": (-0.732, 0.2261)}  # 50,000 + 10,000 steps
+CHAINS = 10
+_PEER = """
+import json, sys, time
+import numpy as np
+from bde import BdeRegressor
+data, chains, burn_in, steps = np.load(sys.argv[1]), *map(int, sys.argv[2:5])
+began = time.perf_counter()
+model = BdeRegressor(
+    n_members=chains, hidden_layers=[16, 16, 16, 16], seed=0, epochs=1000, patience=20, lr=5e-3,
+    warmup_steps=burn_in, n_samples=steps, n_thinning=max(1, steps // 100),
+)
+model.fit(data["x"], data["y"])
+mean, std = (np.asarray(each).ravel().tolist() for each in model.predict(data["test_x"], mean_and_std=True))
+print(json.dumps({"mean": mean, "std": std, "seconds": time.perf_counter() - began}))
+"""
+
+
+def run_bde(
+    out: Path,
+    names: Iterable[str],
+    budgets: Iterable[tuple[int, int]],
+    say: Callable[[str], None] = print,
+    threads: int = 2,
+) -> None:
+    """Run the rows that are missing, and write results and page."""
+    python = os.environ.get("LANGEVIN_BDE_PYTHON")
+    if not python:
+        raise ValueError(
+            "bde runs in an environment of its own: `python -m venv DIR`, `DIR/bin/pip install sklearn-contrib-bde`, "
+            "and LANGEVIN_BDE_PYTHON=DIR/bin/python."
+        )
+    torch.set_num_threads(threads)
+    file = out / "bde.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    for name in names:
+        for burn_in, steps in budgets:
+            if any((row["set"], row["burn_in"], row["steps"]) == (name, burn_in, steps) for row in rows):
+                continue
+            row = {"set": name, "burn_in": burn_in, "steps": steps, "threads": threads}
+            row |= measured(name, burn_in, steps, python, threads) | {"environment": environment(torch.device("cpu"))}
+            rows.append(row)
+            out.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(rows, indent=1) + "\n")
+            say(f"{name}, {burn_in:,} + {steps:,} steps: bde {row['bde']}, langevin {row['langevin']}")
+    (out / "bde.md").write_text(table(rows))
+
+
+def measured(name: str, burn_in: int, steps: int, python: str, threads: int) -> dict[str, Any]:
+    """Both on one set with one budget."""
+    x, y, test_x, test_y = split(name)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "data.npz")
+        np.savez(data, x=x.numpy(), y=y.numpy(), test_x=test_x.numpy())
+        flags = (
+            f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'} intra_op_parallelism_threads={threads}"
+        )
+        told = subprocess.run(
+            [python, "-c", _PEER, str(data), *map(str, (CHAINS, burn_in, steps))],
+            env=os.environ | {"OMP_NUM_THREADS": str(threads), "XLA_FLAGS": flags},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    peer = json.loads(told.stdout.splitlines()[-1])
+    mean, std = torch.tensor(peer["mean"]), torch.tensor(peer["std"])
+    began = time.perf_counter()
+    run = sampled(x, y, burn_in, steps)
+    predicted = run.predict(test_x)
+    seconds = time.perf_counter() - began
+    assert not isinstance(predicted, ClassPrediction)
+    ours = scores(predicted.mean.flatten(), predicted.variance.flatten(), test_y)
+    ensemble: Ensemble = run.warm_start
+    start = ensemble.predict(test_x)
+    assert not isinstance(start, ClassPrediction)
+    return {
+        "bde": scores(mean, std.square(), test_y) | {"seconds": peer["seconds"]},
+        "langevin": ours | {"seconds": seconds},
+        "deep ensemble": scores(start.mean.flatten(), start.variance.flatten(), test_y),
+        "verdict": str(run.verdict()),
+        "tuning": [str(decision) for decision in run.tuning],
+    }
+
+
+def sampled(x: torch.Tensor, y: torch.Tensor, burn_in: int, steps: int) -> lv.Run:
+    """The autopilot with so many steps of each chain after the warm start, burn-in included."""
+    torch.manual_seed(0)
+    widths = [x.shape[1], 16, 16, 16, 16]
+    layers = [each for a, b in pairwise(widths) for each in (nn.Linear(a, b), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(16, 2))
+    likelihood = lv.likelihoods.HeteroscedasticGaussian()
+    posterior = lv.Posterior(model, likelihood, lv.priors.Gaussian(1.0), num_data=len(x))
+    return lv.sample(
+        posterior, (x, y[:, None]), lv.MCLMC, chains=CHAINS, budget=f"{burn_in + steps} steps", progress=False
+    )
+
+
+def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, y to train on and to test, standardized by the first."""
+    from sklearn.model_selection import train_test_split
+
+    table = np.loadtxt(fetch(f"uci/{name}/data.txt"))
+    train, test = train_test_split(np.arange(len(table)), test_size=0.2, random_state=0)
+    mean, std = table[train].mean(0), table[train].std(0)
+    table = torch.tensor((table - mean) / np.where(std > 0, std, 1.0), dtype=torch.float32)
+    return table[train, :-1], table[train, -1], table[test, :-1], table[test, -1]
+
+
+def scores(mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    """The negative log-likelihood of the Gaussian of the same moments, and RMSE, on the standardized scale."""
+    nll = 0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
+    return {"nll": round(float(nll.mean()), 4), "rmse": round(float((y - mean).square().mean().sqrt()), 4)}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows, and what bde's paper says of the large budget."""
+    lines = [
+        "| set | steps | threads | bde: NLL | RMSE | seconds | langevin: NLL | RMSE | seconds | deep ensemble: NLL |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [f"{row[who][what]:.3f}" for who in ("bde", "langevin") for what in ("nll", "rmse")]
+        peer, ours = (f"{row[who]['seconds']:.0f}" for who in ("bde", "langevin"))
+        lines.append(
+            f"| {row['set']} | {row['burn_in']:,} + {row['steps']:,} | {row['threads']} | {cells[0]} | {cells[1]} | "
+            f"{peer} | {cells[2]} | {cells[3]} | {ours} | {row['deep ensemble']['nll']:.3f} |"
+        )
+    published = "; ".join(f"{name} {nll} and {rmse}" for name, (nll, rmse) in PUBLISHED.items())
+    lines += ["", f"Published by bde for 50,000 + 10,000 steps, NLL and RMSE: {published}."]
+    return "\n".join(lines) + "\n"
