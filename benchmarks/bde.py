@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.data.files import fetch
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.inference.environment import environment
@@ -130,7 +129,10 @@ def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
     """x, y to train on and to test, standardized by the first."""
     from sklearn.model_selection import train_test_split
 
-    table = np.loadtxt(fetch(f"uci/{name}/data.txt"))
+    file = Path(os.environ.get("LANGEVIN_DATA", "")) / "uci" / name / "data.txt"
+    if not file.exists():
+        raise ValueError(f"{name} is read from LANGEVIN_DATA/uci/{name}/data.txt, which does not exist.")
+    table = np.loadtxt(file)
     train, test = train_test_split(np.arange(len(table)), test_size=0.2, random_state=0)
     mean, std = table[train].mean(0), table[train].std(0)
     table = torch.tensor((table - mean) / np.where(std > 0, std, 1.0), dtype=torch.float32)
