@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,11 +13,9 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from langevin.core import random
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
-from langevin.core.random import Stream
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
@@ -24,19 +23,20 @@ from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
-from langevin.inference.autopilot.scales import WithMetric, posterior_scales
+from langevin.inference.autopilot.scales import WithMetric, metric_of, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
 from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
 from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
+from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
 from langevin.inference.find_lr import find_lr
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.probe import can_probe
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, starting_points
-from langevin.inference.steppers import StepperFactory, sampler_factory, write_recipe
+from langevin.inference.steppers import sampler_factory, write_recipe
 from langevin.samplers import SAMPLERS
 from langevin.storage.base import SampleStore
 
@@ -107,7 +107,7 @@ class Autopilot:
             self.posterior,
             self._parts,
             self.plan.chains,
-            seed=self._seed(1),
+            seed=self.plan.stage_seed(1),
             mode=self.plan.mode,
             batch_size=self.plan.batch_size,
             stores=self._stores,
@@ -151,7 +151,7 @@ class Autopilot:
         """A few samples of each chain at a temperature."""
         name = f"trial-{temperature:g}"
         store = self._stores.find(name)
-        engine = self._engine(self._seed(3), temperature)
+        engine = self._engine(self.plan.stage_seed(3), temperature)
         steps = max(_TRIED, burnt.steps // 2)
         engine.settings = replace(engine.settings, steps=steps, thin=steps // _TRIED, mode=burnt.mode)
         if store is None:
@@ -182,15 +182,15 @@ class Autopilot:
                 self._decide("burn-in", 0, f"lr = {rate['lr']:.3g}, a quarter of the one before", why)
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
-        engine = self._engine(self._seed(2), temperature)
+        engine = self._engine(self.plan.stage_seed(2), temperature)
         total = self._affordable(warm, engine)
         most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total))
         first = min(_FIRST_LEG, most // 2)
         settles = self.plan.sampler == "MCLMC"
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
-        if self.plan.full_batch:
-            engine.make_stepper = self._with_metric(engine.make_stepper, warm)
+        if self.plan.full_batch and (metric := self._metric(warm.weights)) is not None:
+            engine.make_stepper = WithMetric(engine.make_stepper, metric)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
         name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
         if lowered := self._rate(temperature).get("lowered"):
@@ -211,9 +211,10 @@ class Autopilot:
         )
         if settles:
             burnt = settle(
-                self._engine(self._seed(5), temperature),
+                self._engine(self.plan.stage_seed(5), temperature),
                 self.posterior,
                 burnt,
+                self._metric,
                 name=name.replace("burn-in", "settling"),
                 stores=self._stores,
                 interval=self.interval,
@@ -239,7 +240,7 @@ class Autopilot:
             kind,
             batch_size=self.plan.batch_size,
             init=warm.weights[0],
-            seed=self._seed(4),
+            seed=self.plan.stage_seed(4),
             steps=_RATE_STEPS,
             progress=self.progress,
             **{name: value for name, value in options.items() if value != "auto"},
@@ -343,19 +344,19 @@ class Autopilot:
         found: dict[str, Any] = self._about.get("rates", {}).get("" if temperature is None else f"{temperature:g}", {})
         return found
 
-    def _with_metric(self, make: StepperFactory, warm: WarmStart) -> StepperFactory:
+    def _metric(self, weights: Sequence[Weights]) -> list[torch.Tensor] | None:
         """Steps in units of the posterior's own scales, if gradients of single examples can be had."""
         try:
-            scales = posterior_scales(self.posterior, self._parts.watched, warm.weights)
+            scales = posterior_scales(self.posterior, self._parts.watched, weights)
         except (RuntimeError, ValueError) as error:
             if self._stage("metric"):
                 self._decide("burn-in", 0, "no metric", f"gradients by example failed: {str(error).splitlines()[0]}")
-            return make
+            return None
         if self._stage("metric"):
             flat = torch.cat([t.flatten() for t in scales[0]])
             spread = f"scales from {float(flat.min()):.1g} to {float(flat.max()):.1g}"
-            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at each optimum", spread)
-        return WithMetric(make, scales)
+            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at the optima", spread)
+        return metric_of(scales)
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
         """Steps after the warm start; a time is turned into steps once."""
@@ -377,10 +378,6 @@ class Autopilot:
         self._about["steps"] = steps
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
         return steps
-
-    def _seed(self, stage: int) -> int:
-        """Of a stage before the last: other random numbers than those of the run."""
-        return random.integer(seed=self.plan.seed, chain=0, step=stage, stream=Stream.SPLIT)
 
     # words
 

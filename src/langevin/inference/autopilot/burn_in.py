@@ -9,7 +9,7 @@ then, and settles after it, in a quarter as many steps, to small ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +20,7 @@ from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stationary import Drift, drifts
+from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import inputs_of, make_manifest
 from langevin.inference.monitor import Monitor
@@ -86,27 +87,33 @@ def settle(
     engine: Engine,
     posterior: Posterior,
     burnt: BurnIn,
+    metric_at: Callable[[Sequence[Weights]], list[Tensor] | None],
     *,
     name: str,
     stores: StageStores,
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """The rest of burn-in: V falls to its final value; then all that adapts is frozen."""
+    """The rest of burn-in: in the metric at these weights V falls to its final value; then all is frozen."""
     steps = max(_SETTLING, burnt.steps // 4)
     engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
     store = stores.find(name)
     if store is None:
         store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
-        falling = {"adapt_steps": steps, "held": 0.0}
+        names = list(posterior.trainable_parameters())
+        chains = list(burnt.checkpoints.values())
+        metric = metric_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
+        for each in chains if metric is not None else []:
+            each.tensors.update({f"state/{n}/metric": t.clone() for n, t in zip(names, metric or [], strict=True)})
+        falling = {"adapt_steps": steps, "held": 0.0, "window": 0}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
             stages.hand_over(engine, store, burnt.checkpoints, falling)
             store.write_manifest()
     with store.writing():
         stages.advance(engine, store, steps, title="settling", progress=progress, interval=interval)
-        chains = _ended(engine, store, freeze=True)
-    return replace(burnt, checkpoints=chains, steps=burnt.steps + steps)
+        ended = _ended(engine, store, freeze=True)
+    return replace(burnt, checkpoints=ended, steps=burnt.steps + steps)
 
 
 def _lengths(first: int, most: int) -> list[int]:

@@ -12,9 +12,11 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from langevin.core import random
 from langevin.core.batches import Batches, LoaderBatches, batch_size_of
 from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
+from langevin.core.random import Stream
 from langevin.errors import RunError
 
 _FULL_BATCH = 1e8  # multiply-adds of a forward pass over all data, up to which batches are full
@@ -88,6 +90,10 @@ class Plan:
         if self.most_steps is not None:
             return "as given"
         return f"{self.times or TIMES_WARM_START:g} times the warm start's gradients, or what is cheap"
+
+    def stage_seed(self, stage: int) -> int:
+        """Of a stage before the last: other random numbers than those of the run."""
+        return random.integer(seed=self.seed, chain=0, step=stage, stream=Stream.SPLIT)
 
     def entries(self) -> dict[str, Any]:
         """For a manifest."""
