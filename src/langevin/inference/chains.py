@@ -317,9 +317,9 @@ class Chains(ABC):
             for key in [key for key in first.tensors if key.startswith(prefix)]:
                 parts = [c.tensors[key] for c in checkpoints]
                 counts_steps = key.endswith("/step") and not isinstance(self.stepper, Sampler)
-                joined = parts[0] if counts_steps else self._joined(parts)
                 # torch's optimizers count their steps in a scalar that has to stay on the CPU
-                self.stepper.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
+                joined = parts[0] if counts_steps else self._joined(parts).to(p.device)
+                self.stepper.state[p][key.removeprefix(prefix)] = joined
             self.stepper.state[p].update(first.values["state"].get(name, {}))
         if len(first.values["groups"]) != len(self.stepper.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")

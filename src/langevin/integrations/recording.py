@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -40,8 +41,8 @@ class Recording:
         self._out, self._active = out, active
         self._recorder: Recorder | None = None
 
-    def record(self, step: int, loss: float | None = None) -> None:
-        """Record the weights after a step, if its turn has come."""
+    def record(self, step: int, loss: float | Tensor | None = None) -> None:
+        """Record the weights after a step, if its turn has come; only then the loss is read from its device."""
         if self.sampler.adapts and step == self.burn_in:
             self.sampler.freeze()
         if not self._active or step <= self.burn_in or (step - self.burn_in) % self.thin:
