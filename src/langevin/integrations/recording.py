@@ -171,7 +171,9 @@ def planned_rates(scheduler: Any, steps: int) -> list[float]:
         return [float(scheduler.base_lrs[0]) * float(scheduler.lr_lambdas[0](step)) for step in at]
     clone = copy.copy(scheduler)
     groups = scheduler.optimizer.param_groups
-    clone.optimizer = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": float(group["lr"])} for group in groups])
+    clone.optimizer = torch.optim.SGD(
+        [{"params": [torch.zeros(1, device="cpu")], "lr": float(group["lr"])} for group in groups]
+    )
     for mine, theirs in zip(clone.optimizer.param_groups, groups, strict=True):
         mine["initial_lr"] = theirs.get("initial_lr", theirs["lr"])
     rates = [float(clone.optimizer.param_groups[0]["lr"])]
