@@ -25,10 +25,9 @@ def _default_device():
         yield
 
 
-def posterior(likelihood=None, prior=None, outputs=3):
+def posterior():
     with torch.device("cpu"):
-        model = toy_model() if outputs == 3 else nn.Linear(4, outputs)
-        return lv.Posterior(model, likelihood or lv.likelihoods.Categorical(), prior, num_data=60)
+        return lv.Posterior(toy_model(), lv.likelihoods.Categorical(), num_data=60)
 
 
 def test_the_default_device_is_another():
@@ -58,8 +57,9 @@ def test_evaluate_and_draw():
 
 
 def test_values_and_sampled_scales():
-    prior = {"*": lv.priors.SampledGaussian(3.0, 2.0)}
-    p = posterior(lv.likelihoods.Gaussian(std=0.5, sampled=True), prior, outputs=1)
+    with torch.device("cpu"):
+        likelihood, prior = lv.likelihoods.Gaussian(std=0.5, sampled=True), {"*": lv.priors.SampledGaussian(3.0, 2.0)}
+        p = lv.Posterior(nn.Linear(4, 1), likelihood, prior, num_data=60)
     run = lv.sample(p, (X, X[:, :1]), lv.SGHMC, **OPTIONS)
     assert run.predict(X).quantile(0.5).is_cpu
     assert str(lv.evaluate(run, (X, X[:, :1])))

@@ -146,7 +146,7 @@ def read(path: Path, largest: float | None = None) -> tuple[dict[str, Tensor], d
             why = "than the memory that is free" if size > room else "than all that it may contain"
             raise CorruptedFileError(f"it is larger ({size >> 20} MB) {why}")
         check(path)
-        with torch.device("cpu"), open_tensors(path) as file:
+        with torch.device("cpu"), open_tensors(path) as file:  # safetensors reads to torch's default device
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, CorruptedFileError, SafetensorError) as error:
         raise RunError(f"{path} can't be read: {error}.") from None
