@@ -39,27 +39,31 @@ GENERATORS = {
 
 
 @cache
+def nodes():
+    """Every node of the source, with its file."""
+    files = sorted(SOURCE.rglob("*.py"))
+    return [(str(file.relative_to(SOURCE)), node) for file in files for node in ast.walk(ast.parse(file.read_text()))]
+
+
+@cache
 def calls():
     """Calls of torch.NAME(…): the file, the line, the name, its keyword arguments and the arguments before them."""
     found = []
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            called = getattr(node, "func", None)
-            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "torch":
-                name = str(file.relative_to(SOURCE))
-                keywords = {keyword.arg for keyword in node.keywords}
-                found.append((name, node.lineno, called.attr, keywords, node.args))
+    for file, node in nodes():
+        called = getattr(node, "func", None)
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "torch":
+            keywords = {keyword.arg for keyword in node.keywords}
+            found.append((file, node.lineno, called.attr, keywords, node.args))
     return found
 
 
 def passed():
     """Factories that are arguments, as in `tree_map(torch.as_tensor, x)`: the file and the line."""
     found = []
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            for given in node.args if isinstance(node, ast.Call) else ():
-                if isinstance(given, ast.Attribute) and ast.unparse(given) in {f"torch.{name}" for name in FACTORIES}:
-                    found.append(f"{file.relative_to(SOURCE)}:{node.lineno} {ast.unparse(given)}")
+    for file, node in nodes():
+        for given in node.args if isinstance(node, ast.Call) else ():
+            if isinstance(given, ast.Attribute) and ast.unparse(given) in {f"torch.{name}" for name in FACTORIES}:
+                found.append(f"{file}:{node.lineno} {ast.unparse(given)}")
     return found
 
 
