@@ -65,12 +65,12 @@ class MushroomBandit:
         """A random reward of eating (1) or leaving (0)."""
         if action == 0:
             return 0.0
-        unlucky = bool(torch.rand((), generator=generator) < 0.5)
+        unlucky = bool(torch.rand((), generator=generator, device="cpu") < 0.5)
         return -35.0 if self._poisonous[context] and unlucky else 5.0
 
     def expected(self, context: int) -> Tensor:
         """(0, +5) if edible, (0, −15) if poisonous."""
-        return torch.tensor([0.0, -15.0 if self._poisonous[context] else 5.0])
+        return torch.tensor([0.0, -15.0 if self._poisonous[context] else 5.0], device="cpu")
 
 
 @dataclass(frozen=True)
@@ -129,16 +129,16 @@ def play(
     if lacking := [name for name in ("contexts", "num_actions", "reward", "expected") if not hasattr(bandit, name)]:
         raise ValueError(f"bandit={type(bandit).__name__} has no {lacking[0]}; see lv.bandits.MushroomBandit.")
     generator = torch.Generator().manual_seed(seed)
-    one_hot = torch.eye(bandit.num_actions)
-    inputs = torch.zeros(buffer_size, bandit.contexts.shape[1] + bandit.num_actions)
-    targets = torch.zeros(buffer_size, 1)
+    one_hot = torch.eye(bandit.num_actions, device="cpu")
+    inputs = torch.zeros(buffer_size, bandit.contexts.shape[1] + bandit.num_actions, device="cpu")
+    targets = torch.zeros(buffer_size, 1, device="cpu")
     posterior.num_data = 1
     try:
         agent = sampler(list(posterior.trainable_parameters().values()), num_data=1, seed=seed, chain=0)
     except TypeError as error:
         raise ValueError(f"The sampler can't be made: {error}. Write partial(lv.SGLD, lr=1e-2).") from error
     agent.bind(posterior, (inputs, targets))
-    order = torch.randint(len(bandit.contexts), (rounds,), generator=generator)
+    order = torch.randint(len(bandit.contexts), (rounds,), generator=generator, device="cpu")
     actions, rewards, regrets = [], [], []
     for turn in tqdm(range(rounds), unit="round", disable=not progress, delay=1.0):
         context = int(order[turn])
@@ -148,8 +148,8 @@ def play(
         action = int(predicted.argmax())
         stored = min(turn + 1, buffer_size)
         learns = stored >= batch_size
-        if float(torch.rand((), generator=generator)) < (epsilon if learns else 1.0):
-            action = int(torch.randint(bandit.num_actions, (), generator=generator))
+        if float(torch.rand((), generator=generator, device="cpu")) < (epsilon if learns else 1.0):
+            action = int(torch.randint(bandit.num_actions, (), generator=generator, device="cpu"))
         reward = bandit.reward(context, action, generator)
         inputs[turn % buffer_size], targets[turn % buffer_size] = options[action], reward / reward_scale
         expected = bandit.expected(context)
@@ -166,4 +166,4 @@ def play(
             agent.zero_grad()
             posterior.loss(inputs[rows], targets[rows]).backward()  # type: ignore[no-untyped-call]
             agent.step()
-    return Played(order, torch.tensor(actions), torch.tensor(rewards), torch.tensor(regrets))
+    return Played(order, *(torch.tensor(each, device="cpu") for each in (actions, rewards, regrets)))

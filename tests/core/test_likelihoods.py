@@ -85,6 +85,16 @@ def test_the_fisher_is_the_mean_of_the_squared_scores_of_sampled_targets(name):
     assert ((products.mean(0) - fisher).abs() < 4 * error).all()
 
 
+@pytest.mark.parametrize("shift", [False, True])
+def test_tokens_are_sampled_with_their_probabilities(shift):
+    logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.0]]).expand(20_000, 2, 3)
+    labels = lv.likelihoods.Tokens(shift).sample(logits, random.Source(3, 0, 0, random.Stream.LABELS))
+    last = logits[0, 0 if shift else 1].softmax(0)
+    shares = functional.one_hot(labels[:, 1], 3).double().mean(0)
+    torch.testing.assert_close(shares, last.double(), rtol=0, atol=0.015)
+    assert (labels[:, 0] == -100).all() == shift
+
+
 def test_ordinal_probabilities_are_differences_of_the_cumulative_ones():
     likelihood = lv.likelihoods.Ordinal(levels=4).double()
     output = 3 * _outputs(6, 1).double()

@@ -8,6 +8,7 @@ import os
 import pickle
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ from langevin.core import devices, random
 from langevin.errors import ConvergenceWarning, DivergenceError
 from langevin.evaluation import FGSM, PGD
 from langevin.inference import chains as chains_module
+from langevin.inference.device_check import examine_device
 from langevin.inference.doctor import examine
+from langevin.integrations import accelerate
 from langevin.samplers import SAMPLERS
 from tests.contract.targets import make
 from tests.contract.test_mechanics import ELEMENTWISE
@@ -36,6 +39,7 @@ else:
     from tests.gpu.cuda import synchronisations
 
 X, Y = toy_data()
+WHOLE_LAYERS = {"ksgld", "bnpsgld", "nld", "sngd"}  # their chains are not stacked
 OPTIONS = {"lr": 1e-3, "steps": 12, "burn_in": 4, "thin": 4, "batch_size": 10, "progress": False, "seed": 3}
 
 
@@ -170,8 +174,9 @@ def test_a_copy_continues_like_the_original(name, copied):
 def test_every_sampler_samples_as_on_the_cpu(name):
     full = SAMPLERS[name].full_batch
     options = {**OPTIONS, "steps": 6, "burn_in": 2, "thin": 2, "probe": 0, "batch_size": "full" if full else 10}
-    runs = [lv.sample(posterior(device), (X, Y), SAMPLERS[name], **options) for device in ("cpu", DEVICE)]
-    assert_close(*runs, 2e-3 if name in ("nld", "sngd", "mclmc") else 2e-4)
+    for more in [{}] if name in WHOLE_LAYERS else [{}, {"chains": 2, "mode": "vectorised"}]:
+        runs = [lv.sample(posterior(device), (X, Y), SAMPLERS[name], **options, **more) for device in ("cpu", DEVICE)]
+        assert_close(*runs, 2e-3 if name in ("nld", "sngd", "mclmc") else 2e-4)
 
 
 @pytest.mark.slow
@@ -212,15 +217,29 @@ def test_ways_to_sample(kind, monkeypatch):
     assert_close(*runs)
 
 
-def test_resume_from_the_cpu_to_the_device_and_back(tmp_path):
-    options = {**OPTIONS, "chains": 2, "mode": "vectorised"}
-    whole = lv.sample(posterior("cpu"), (X, Y), lv.SGNHT, **{**options, "steps": 36})
-    lv.sample(posterior("cpu"), (X, Y), lv.SGNHT, **options, out=tmp_path / "r")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the environment has changed
-        lv.resume(tmp_path / "r", posterior(DEVICE), (X, Y), steps=24, progress=False)
-        back = lv.resume(tmp_path / "r", posterior("cpu"), (X, Y), steps=36, progress=False)
-    assert_close(back, whole)
+@pytest.mark.parametrize("name", few(SAMPLERS, ["sgnht", "mclmc"]))
+def test_resume_from_the_cpu_to_the_device_and_back(name, tmp_path):
+    """Chains are stacked where they can be, and the scale of the likelihood is a parameter without axes."""
+    kind, y = SAMPLERS[name], X[:, :1]
+    options = {**OPTIONS, "steps": 8, "thin": 2, "chains": 2, "batch_size": "full" if kind.full_batch else 10}
+
+    def on(device):
+        torch.manual_seed(0)
+        likelihood = lv.likelihoods.Gaussian(0.5, sampled=name not in WHOLE_LAYERS)
+        return lv.Posterior(nn.Linear(4, 1), likelihood, num_data=60).to(device)
+
+    for mode in ["sequential"] if name in WHOLE_LAYERS else ["vectorised", "sequential"]:
+        whole = lv.sample(on("cpu"), (X, y), kind, **{**options, "steps": 16, "mode": mode})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the environment has changed
+            lv.sample(on("cpu"), (X, y), kind, **options, mode=mode, out=tmp_path / mode)
+            lv.resume(tmp_path / mode, on(DEVICE), (X, y), steps=12, progress=False)
+            back = lv.resume(tmp_path / mode, on("cpu"), (X, y), steps=16, progress=False)
+        assert_close(back, whole, 2e-3 if name in ("nld", "sngd") else 2e-4)
+
+
+def test_a_run_of_the_cpu_predicts_on_the_device(tmp_path):
+    lv.sample(posterior("cpu"), (X, Y), lv.SGLD, **OPTIONS, out=tmp_path / "r")
     loaded = lv.load(tmp_path / "r", toy_model().to(DEVICE))
     assert loaded.predict(X).probs.device.type == DEVICE
 
@@ -249,7 +268,7 @@ def test_a_loss_that_is_not_finite_is_noticed_with_its_example():
 # host synchronisations
 
 
-def synchronisations_in_a_hundred_steps(monkeypatch, kind, options):
+def synchronisations_in_a_hundred_steps(monkeypatch, kind, options, data=(X, Y)):
     """Of the loop, from step 5 to step 105."""
     seen, advance = {}, chains_module.Chains.advance
     counting = synchronisations()
@@ -261,10 +280,9 @@ def synchronisations_in_a_hundred_steps(monkeypatch, kind, options):
 
     monkeypatch.setattr(chains_module.Chains, "advance", counted)
     full = kind.full_batch or kind is lv.SGD
-    given = {"probe": 0, "progress": False, "checkpoint_seconds": 10_000.0, "seed": 0, **options}
-    lv.sample(
-        posterior(), (X, Y), kind, steps=106, burn_in=4, thin=102, batch_size="full" if full else 10, lr=1e-3, **given
-    )
+    given = {"probe": 0, "progress": False, "checkpoint_seconds": 10_000.0, "seed": 0, "steps": 106, "thin": 102}
+    given |= {"burn_in": 4, "lr": 1e-3, "batch_size": "full" if full else 10, **options}
+    lv.sample(posterior(), data, kind, **given)
     return seen[105] - seen[5]
 
 
@@ -274,6 +292,46 @@ def test_a_hundred_steps_make_the_host_wait_once(name, monkeypatch):
     options = {"chains": 2, "mode": "vectorised"} if name == "sgld" else {}
     seen = synchronisations_in_a_hundred_steps(monkeypatch, SAMPLERS[name], options)
     assert sum(seen.values()) <= 1, seen
+
+
+@pytest.mark.parametrize("kind", few(["data set", "loader", "too large", "autocast", "adapting"], ["too large"]))
+def test_no_way_to_sample_makes_the_host_wait_more_often(kind, monkeypatch):
+    """Batches from the host are copied without waiting."""
+    data, method, options = (X, Y), lv.SGLD, {}
+    if kind == "data set":
+        data = list(zip(X, Y, strict=True))
+    elif kind == "loader":
+        data, options = DataLoader(TensorDataset(X, Y), batch_size=10, shuffle=True), {"batch_size": None}
+    elif kind == "too large":
+        monkeypatch.setattr(devices, "_SHARE", 0.0)
+    elif kind == "autocast":
+        options = {"autocast": torch.bfloat16}
+    else:
+        method, options = lv.MCLMC, {"burn_in": 105, "steps": 107, "thin": 1, "chains": 2, "mode": "vectorised"}
+    seen = synchronisations_in_a_hundred_steps(monkeypatch, method, options, data)
+    assert sum(seen.values()) <= 1, seen
+
+
+def test_a_recorded_loop_makes_the_host_wait_for_what_it_records():
+    accelerator = SimpleNamespace(is_main_process=True, gradient_accumulation_steps=1, mixed_precision="no")
+    p, x, y = posterior(), X.to(DEVICE), Y.to(DEVICE)
+    sampler = lv.SGLD(p.parameters(), lr=1e-3, num_data=60)
+    sampling = accelerate.Sampling(accelerator, p, sampler, burn_in=1, thin=10)
+
+    def steps(count):
+        for _ in range(count):
+            sampler.zero_grad()
+            loss = p.loss(x, y)
+            loss.backward()
+            sampler.step()
+            sampling.record(loss)
+
+    steps(2)
+    with synchronisations() as seen:
+        steps(8)
+    assert seen.total == 0, seen.lines
+    steps(1)
+    assert sampling.run().predict(X).probs.device.type == DEVICE
 
 
 def test_steps_of_a_loop_of_ones_own_do_not_make_the_host_wait():
@@ -328,11 +386,36 @@ def test_values(name):
         "poisson": (lv.likelihoods.Poisson(), 1, X[:, :1].abs().round()),
     }[name]
     p = lv.Posterior(nn.Linear(4, outputs), likelihood, num_data=60).to(DEVICE)
-    prediction = lv.sample(p, (X, y), lv.SGLD, **OPTIONS).predict(X.to(DEVICE))
+    run = lv.sample(p, (X, y), lv.SGLD, **OPTIONS)
+    prediction = run.predict(X.to(DEVICE))
     assert prediction.mean.device.type == DEVICE
     assert prediction.log_prob(y).shape == (60,)
     assert prediction.quantile(0.5).shape == (60, 1)
     assert prediction.sample(2).shape == (2, 60, 1)
+    assert str(lv.evaluate(run, (X.to(DEVICE), y.to(DEVICE))))
+
+
+@pytest.mark.slow
+def test_a_last_layer_on_features_of_the_device():
+    last = lv.last_layer(toy_model().to(DEVICE))
+    data = last.features((X.to(DEVICE), Y))
+    p = lv.Posterior(last.head, lv.likelihoods.Categorical(), num_data=60)
+    run = lv.sample(p, data, lv.MCLMC, **{**OPTIONS, "batch_size": "full"})
+    assert last.predict(run, X).probs.device.type == DEVICE
+    assert last.whole(run).predict(X).probs.device.type == DEVICE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [lv.SGHMC, lv.KSGLD])
+def test_tokens(kind):
+    words = (X * 3).long().remainder(7)
+    runs = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 5).requires_grad_(False), nn.Linear(5, 7)).to(device)
+        p = lv.Posterior(model, lv.likelihoods.Tokens(), num_data=60)
+        runs.append(lv.sample(p, (words, words), kind, **OPTIONS))
+    assert_close(*runs)
 
 
 @pytest.mark.parametrize("name", few(APPROXIMATIONS, ["swa"]))
@@ -352,6 +435,11 @@ def test_doctor_and_tuning():
     assert not [finding for finding in findings if finding.level == "error"]
     point = lv.find_map(posterior(), (X, Y), progress=False)
     assert all(bool(t.isfinite().all()) for t in point.values())
+
+
+@pytest.mark.slow
+def test_the_check_of_a_device():
+    assert {finding.level for finding in examine_device(DEVICE, weights=20_000)} == {"ok"}
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
-from langevin.core.devices import home_of
+from langevin.core.devices import as_tensor, home_of
 from langevin.core.outputs import plain_batch
 
 Batch = tuple[Any, Any]
@@ -179,7 +179,7 @@ class DatasetBatches(Batches):
     def full_pass(self, size: int) -> Iterator[Batch]:
         """In the order of the indices."""
         assert self.num_data is not None
-        for indices in torch.split(torch.arange(self.num_data), size):
+        for indices in torch.split(torch.arange(self.num_data, device="cpu"), size):
             yield self.take(indices)
 
     def targets(self) -> Tensor | None:
@@ -274,7 +274,7 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
         raise ValueError("An IterableDataset can't be indexed; wrap it: DataLoader(data, batch_size=128).")
     data = plain_batch(data.tensors if isinstance(data, TensorDataset) else data)
     if _all_arrays(data):
-        x, y = split_batch(tree_map(torch.as_tensor, data))
+        x, y = split_batch(tree_map(as_tensor, data))
         num_data = batch_size_of(y)
         return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
@@ -390,4 +390,4 @@ def example_inputs(described: Any, count: int = 2) -> Any:
     if "named" in described:
         return {name: example_inputs(value, count) for name, value in described["named"].items()}
     dtype, *shape = described["tensor"]
-    return torch.zeros(count, *shape, dtype=getattr(torch, dtype))
+    return torch.zeros(count, *shape, dtype=getattr(torch, dtype), device="cpu")

@@ -25,6 +25,11 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+def as_tensor(values: Any) -> Tensor:
+    """A tensor as it is; an array, a list or a number as one on the CPU, whatever torch's default device is."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
+
+
 def home_of(tensors: Iterable[Tensor], device: torch.device) -> torch.device:
     """Where data stay: on the device if they take at most half of its free memory, else in that of the host."""
     elsewhere = sum(t.nbytes for t in tensors if t.device != device)

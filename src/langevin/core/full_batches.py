@@ -64,7 +64,7 @@ def _all_of(data: Any, seed: int, device: torch.device) -> FullBatches:
     if isinstance(batches, TensorBatches):
         return FullBatches(batches.x, batches.y, device)
     assert batches.num_data is not None
-    first = torch.arange(min(batches.num_data, 64))
+    first = torch.arange(min(batches.num_data, 64), device="cpu")
     readings = []
     for step in (0, 1):
         with seeded(seed, 0, step):

@@ -61,7 +61,7 @@ class Gaussian:
 
     def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw in the shape of this tensor."""
-        return self.std * torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        return self.std * torch.randn(like.shape, generator=generator, dtype=like.dtype, device="cpu")
 
 
 @PRIORS.register
@@ -111,8 +111,8 @@ class SampledGaussian:
 
     def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw in the shape of this tensor: first λ, then the weights."""
-        precision = _gamma(torch.tensor(self.shape), generator) / self.rate
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype) / precision.sqrt()
+        precision = _gamma(torch.tensor(self.shape, device="cpu"), generator) / self.rate
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device="cpu") / precision.sqrt()
 
 
 @PRIORS.register
@@ -145,8 +145,8 @@ class Laplace:
 
     def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw in the shape of this tensor."""
-        size = torch.empty(like.shape, dtype=like.dtype).exponential_(1 / self.scale, generator=generator)
-        return size * (torch.randint(2, like.shape, generator=generator) * 2 - 1)
+        size = torch.empty(like.shape, dtype=like.dtype, device="cpu").exponential_(1 / self.scale, generator=generator)
+        return size * (torch.randint(2, like.shape, generator=generator, device="cpu") * 2 - 1)
 
 
 @PRIORS.register
@@ -172,8 +172,8 @@ class StudentT:
 
     def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw in the shape of this tensor."""
-        normal = torch.randn(like.shape, generator=generator, dtype=like.dtype)
-        chi_square = 2 * _gamma(torch.full(like.shape, self.df / 2, dtype=like.dtype), generator)
+        normal = torch.randn(like.shape, generator=generator, dtype=like.dtype, device="cpu")
+        chi_square = 2 * _gamma(torch.full(like.shape, self.df / 2, dtype=like.dtype, device="cpu"), generator)
         return self.scale * normal / (chi_square / self.df).sqrt()
 
 
@@ -201,7 +201,7 @@ class GroupLaplace:
     def sample(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw in the shape of this tensor: lengths Gamma(d, scale), directions uniform."""
         groups = _groups(like)
-        shape = torch.full((len(groups), 1), float(groups.shape[1]), dtype=like.dtype)
+        shape = torch.full((len(groups), 1), float(groups.shape[1]), dtype=like.dtype, device="cpu")
         return (_directions(groups, generator) * _gamma(shape, generator) * self.scale).reshape(like.shape)
 
 
@@ -223,10 +223,10 @@ class UnitDirection:
         """A draw in the shape of this tensor: lengths r with density ∝ r^{d−1} exp(−(d/2)(r² − 1)²), by inversion."""
         groups = _groups(like)
         d = groups.shape[1]
-        r = torch.linspace(1e-4, 4.0, 4000, dtype=torch.float64)
+        r = torch.linspace(1e-4, 4.0, 4000, dtype=torch.float64, device="cpu")
         log_density = (d - 1) * r.log() - d / 2 * (r.square() - 1).square()
         cdf = (log_density - log_density.max()).exp().cumsum(0)
-        uniform = torch.rand(len(groups), 1, generator=generator, dtype=torch.float64) * cdf[-1]
+        uniform = torch.rand(len(groups), 1, generator=generator, dtype=torch.float64, device="cpu") * cdf[-1]
         lengths = r[torch.searchsorted(cdf, uniform).clamp_max(len(r) - 1)]
         return (_directions(groups, generator) * lengths.to(like.dtype)).reshape(like.shape)
 
@@ -373,7 +373,7 @@ def _groups(parameter: Tensor) -> Tensor:
 
 def _directions(groups: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform directions, one for each group."""
-    normal = torch.randn(groups.shape, generator=generator, dtype=groups.dtype)
+    normal = torch.randn(groups.shape, generator=generator, dtype=groups.dtype, device="cpu")
     unit: Tensor = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
     return unit
 

@@ -56,19 +56,19 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self.files, self.labels, self.classes = list(files), labels, list(classes)
         self.image_size, self.resize, self.threads = image_size, resize, threads
         self.augment = augmentations(augment)
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in normalization(normalize, channels=3))
+        mean, std = (torch.tensor(v, device="cpu").view(-1, 1, 1) for v in normalization(normalize, channels=3))
         self._scale, self._shift = 1.0 / (255 * std), -mean / std
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        images, labels = self.read_batch(torch.tensor([range(len(self))[index]]))
+        images, labels = self.read_batch(torch.tensor([range(len(self))[index]], device="cpu"))
         return images[0], labels[0]
 
     def read_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return a batch, decoded by several threads; called by `langevin.sample`."""
-        chances = torch.rand(len(indices), 5).tolist() if self.augment else [None] * len(indices)
+        chances = torch.rand(len(indices), 5, device="cpu").tolist() if self.augment else [None] * len(indices)
         files = [self.files[i] for i in indices.tolist()]
         with ThreadPoolExecutor(self.threads) as pool:
             images = torch.stack(list(pool.map(self._read, files, chances)))
@@ -76,7 +76,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Return the examples of a list of indices, read at once; called by DataLoader."""
-        images, labels = self.read_batch(torch.as_tensor(indices))
+        images, labels = self.read_batch(torch.as_tensor(indices, device="cpu"))
         return list(zip(images, labels, strict=True))
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ def image_folder(
     selected = found if size is None else [found[i * len(found) // size] for i in range(size)]
     return ImageFolder(
         [file for file, _ in selected],
-        torch.tensor([label for _, label in selected]),
+        torch.tensor([label for _, label in selected], device="cpu"),
         classes,
         image_size=image_size,
         resize=resize,

@@ -66,7 +66,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self.labels = labels
         self.normalization = normalization(normalize, channels=images.shape[1])
         self.augment = augmentations(augment)
-        mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in self.normalization)
+        mean, std = (torch.tensor(v, dtype=torch.float32, device="cpu").view(-1, 1, 1) for v in self.normalization)
         self._scale = 1.0 / (white * std)
         self._shift = -mean / std
 
@@ -85,7 +85,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Return the examples of a list of indices, read at once; called by DataLoader."""
-        images, labels = self[torch.as_tensor(indices)]
+        images, labels = self[torch.as_tensor(indices, device="cpu")]
         return list(zip(images, labels, strict=True))
 
     @property
@@ -108,12 +108,12 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         if "crop" in self.augment:
             p = CROP_PADDING
             padded = F.pad(images, (p, p, p, p))
-            top, left = torch.randint(0, 2 * p + 1, (2, n, 1, 1, 1))
-            image = torch.arange(n).view(n, 1, 1, 1)
-            channel = torch.arange(channels).view(channels, 1, 1)
-            images = padded[image, channel, top + torch.arange(height).view(height, 1), left + torch.arange(width)]
+            top, left = torch.randint(0, 2 * p + 1, (2, n, 1, 1, 1), device="cpu")
+            image, channel, row, column = (torch.arange(k, device="cpu") for k in (n, channels, height, width))
+            image, channel = image.view(n, 1, 1, 1), channel.view(channels, 1, 1)
+            images = padded[image, channel, top + row.view(height, 1), left + column]
         if "flip" in self.augment:
-            images = torch.where((torch.rand(n) < 0.5).view(n, 1, 1, 1), images.flip(-1), images)
+            images = torch.where((torch.rand(n, device="cpu") < 0.5).view(n, 1, 1, 1), images.flip(-1), images)
         return images
 
 

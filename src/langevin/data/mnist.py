@@ -77,7 +77,7 @@ def projected_mnist(split: str = "train", size: int | None = None, features: int
     if features < 1:
         raise ValueError(f"features={features}: expected a positive integer, for example features=10")
     images, labels = mnist(split, "unit", size=1024 if size is None and split == "train" else size).tensors
-    projection = torch.randn(28 * 28, features, generator=torch.Generator().manual_seed(seed))
+    projection = torch.randn(28 * 28, features, generator=torch.Generator().manual_seed(seed), device="cpu")
     return TensorDataset(images.flatten(1) @ projection, labels)
 
 

@@ -21,13 +21,15 @@ def mushroom(split: str = "train") -> TensorDataset:
     check_split(split, "train", "test", "all")
     with fetch("mushroom/agaricus-lepiota.data").open(newline="", encoding="ascii") as stream:
         rows = [row for row in csv.reader(stream) if row]
-    labels = torch.tensor([row[0] == "p" for row in rows]).long()
+    labels = torch.tensor([row[0] == "p" for row in rows], device="cpu").long()
     columns = []
     for column in zip(*(row[1:] for row in rows), strict=True):
-        columns += [torch.tensor([value == category for value in column]) for category in sorted(set(column))]
+        columns += [
+            torch.tensor([value == category for value in column], device="cpu") for category in sorted(set(column))
+        ]
     features = torch.stack(columns, dim=1).float()
     if split == "all":
         return TensorDataset(features, labels)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0), device="cpu")
     chosen = order[:6_499] if split == "train" else order[6_499:]
     return TensorDataset(features[chosen], labels[chosen])

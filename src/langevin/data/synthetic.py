@@ -41,8 +41,8 @@ def binary_logistic(
             f"size={size}, omega_true={tuple(omega_true)}, features={features}: expected a positive size and at least "
             "as many features as omega_true has weights, for example binary_logistic(omega_true=(16.0, 0.0))"
         )
-    omega = torch.tensor([*omega_true, *[0.0] * missing])
+    omega = torch.tensor([*omega_true, *[0.0] * missing], device="cpu")
     generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
-    x = torch.randn(size, len(omega), generator=generator)
+    x = torch.randn(size, len(omega), generator=generator, device="cpu")
     y = torch.bernoulli(torch.sigmoid(x @ omega), generator=generator).long()
     return LogisticDataset(x, y, omega)

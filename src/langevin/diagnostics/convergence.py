@@ -153,9 +153,9 @@ class Chosen:
             raise ValueError(f"subset={subset}: give a number of weights, 1 or more, or None for all.")
         count = sum(sample[name].numel() for name in shapes)
         if subset is None or subset >= count:
-            return cls(shapes, torch.arange(count))
+            return cls(shapes, torch.arange(count, device="cpu"))
         generator = torch.Generator().manual_seed(seed)
-        return cls(shapes, torch.randperm(count, generator=generator)[:subset].sort().values)
+        return cls(shapes, torch.randperm(count, generator=generator, device="cpu")[:subset].sort().values)
 
     def read(self, sample: Mapping[str, Tensor]) -> Tensor:
         """The selected elements of a sample, (q,)."""

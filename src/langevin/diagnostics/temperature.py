@@ -168,7 +168,7 @@ class Windows:
         if "virial/products" not in tensors or values["readings"] < values["length"]:
             return None
         length, products = values["length"], tensors["virial/products"]
-        counts = torch.full((len(products),), length, dtype=torch.float64)
+        counts = torch.full((len(products),), length, dtype=torch.float64, device="cpu")
         counts[-1] = values["readings"] - length * (len(products) - 1)
         return cls(
             own={name: tensors[f"anchor/{name}"] for name in names},

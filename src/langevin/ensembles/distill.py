@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from langevin.core import random
 from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
 from langevin.core.batches import batch_size_of
+from langevin.core.devices import as_tensor
 from langevin.core.likelihoods import Bernoulli, Categorical
 from langevin.core.outputs import call
 from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
@@ -117,7 +118,7 @@ def distill(
     student = copy.deepcopy(student).train()
     device = next(student.parameters()).device
     teacher = run.predict(inputs, batch_size=predict_batch_size)
-    inputs = tree_map(lambda t: torch.as_tensor(t).to(device), inputs)
+    inputs = tree_map(lambda t: as_tensor(t).to(device), inputs)
     size = min(batch_size, batch_size_of(inputs))
     likelihood = _likelihood(student, inputs, teacher)
     optimizer = torch.optim.Adam(student.parameters(), lr=lr)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from langevin.core.batches import batch_size_of, split_batch
+from langevin.core.devices import as_tensor
 from langevin.core.outputs import plain_batch
 
 
@@ -29,7 +30,7 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
             f"batch_size of 1 or more; given {type(x).__name__} and batch_size={batch_size}."
         )
     if not isinstance(x, Tensor):
-        x = tree_map(torch.as_tensor, x)
+        x = tree_map(as_tensor, x)
     described = [leaf["tensor"] for leaf in _leaves_of(known)]
     if len(described) == len(leaves) and any(
         leaf.ndim == len(one) - 1 for leaf, one in zip(leaves, described, strict=True)
@@ -61,9 +62,7 @@ def gathered(data: Any, *, targets: bool = False) -> Any:
     if not batches:
         raise ValueError("The data set is empty; give at least one example.")
     parts = [split_batch(batch) if targets else _inputs_of(batch) for batch in batches]
-    return (
-        parts[0] if len(parts) == 1 else tree_map(lambda *rows: torch.cat([torch.as_tensor(r) for r in rows]), *parts)
-    )
+    return parts[0] if len(parts) == 1 else tree_map(lambda *rows: torch.cat([as_tensor(r) for r in rows]), *parts)
 
 
 def _inputs_of(batch: Any) -> Any:

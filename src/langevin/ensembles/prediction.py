@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from langevin.core.devices import as_tensor
 from langevin.core.likelihoods.base import gaussian, sampled_classes
 from langevin.core.random import Source, Stream
 from langevin.ensembles.mixture import Mixture
@@ -52,7 +53,7 @@ class ClassPrediction:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log p(y) of labels (n,); with further dimensions summed over positions, (n,)."""
-        labels = torch.as_tensor(y).to(self.probs.device)
+        labels = as_tensor(y).to(self.probs.device)
         each = self.probs.double().clamp_min(TINY).log().gather(1, labels.long().unsqueeze(1)).squeeze(1)
         return each.flatten(1).sum(1) if each.dim() > 1 else each
 
@@ -127,7 +128,7 @@ class ValuePrediction:
 
     def _like(self, y: Tensor) -> Tensor:
         """y in the shape of the mean; (n,) against (n, 1) would broadcast to (n, n)."""
-        y = torch.as_tensor(y).to(self.mean.device)
+        y = as_tensor(y).to(self.mean.device)
         if y.numel() != self.mean.numel() or len(y) != len(self.mean):
             raise ValueError(
                 f"The prediction has values of shape {tuple(self.mean.shape)}, y has shape {tuple(y.shape)}; give one "

@@ -20,6 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import batch_size_of
+from langevin.core.devices import as_tensor
 from langevin.core.likelihoods import Likelihood
 from langevin.core.likelihoods.base import gaussian
 from langevin.core.outputs import call, output_of
@@ -192,7 +193,7 @@ class Predictor:
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
         device = self.device
-        x, y = tree_map(lambda t: torch.as_tensor(t).to(device), (x, y))
+        x, y = tree_map(lambda t: as_tensor(t).to(device), (x, y))
         for sample in weights:
             named = {self._names[name]: tensor.to(device) for name, tensor in sample.items()}
             with half_precision(device, self._half):

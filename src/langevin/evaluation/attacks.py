@@ -102,7 +102,7 @@ class PGD(Attack):
         attacked = x
         if self.random_start:
             generator = torch.Generator().manual_seed(self.seed)
-            start = (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1).to(x.device)
+            start = (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype, device="cpu") - 1).to(x.device)
             attacked = self._inside(x + self.eps * start, x)
         for _ in range(self.steps):
             gradient = predictive_gradient(victim, attacked, y, batch_size=batch_size)

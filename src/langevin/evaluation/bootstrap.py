@@ -52,7 +52,7 @@ def replicates(
         raise ValueError(f"number={number}: a bootstrap needs at least two replicates, for example number=100.")
     # Not scipy.stats.bootstrap: its resamples would not be paired with the replicates in experiments/*/results.json.
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randint(len(labels), (number, len(labels)), generator=generator).to(labels.device)
+    rows = torch.randint(len(labels), (number, len(labels)), generator=generator, device="cpu").to(labels.device)
     return [score(probs[row], labels[row]) for row in rows]
 
 

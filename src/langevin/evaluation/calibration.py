@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from langevin.core.arguments import COUNT, validated
+from langevin.core.devices import as_tensor
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.checks import checked
 
@@ -54,7 +55,9 @@ def class_reliability(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins 
 @validated(bins=COUNT)
 def class_calibration_errors(probs: Tensor, labels: Tensor, bins: int = 8, equal: Bins = "mass") -> Tensor:
     """The calibration error of every class, (classes,)."""
-    return torch.tensor([r.error for r in class_reliability(probs, labels, bins, equal)], dtype=torch.float64)
+    return torch.tensor(
+        [r.error for r in class_reliability(probs, labels, bins, equal)], dtype=torch.float64, device="cpu"
+    )
 
 
 def probability_integral_transform(prediction: ValuePrediction, target: Tensor, *, seed: int = 0) -> Tensor:
@@ -65,8 +68,8 @@ def probability_integral_transform(prediction: ValuePrediction, target: Tensor, 
     upper = prediction.cdf(target)
     if not prediction.mixture.discrete:
         return upper
-    lower = prediction.cdf(torch.as_tensor(target) - 1)
-    uniform = torch.rand(upper.shape, generator=torch.Generator().manual_seed(seed), dtype=upper.dtype)
+    lower = prediction.cdf(as_tensor(target) - 1)
+    uniform = torch.rand(upper.shape, generator=torch.Generator().manual_seed(seed), dtype=upper.dtype, device="cpu")
     return lower + uniform.to(upper.device) * (upper - lower)
 
 
@@ -82,7 +85,7 @@ def _binned(confidence: Tensor, right: Tensor, bins: int, equal: Bins) -> Reliab
         if not 1 <= bins <= n:
             raise ValueError(f"bins={bins} of equal mass for {n} examples; give 1 to {n}.")
         order = confidence.argsort(stable=True)
-        sizes = torch.tensor([len(part) for part in order.tensor_split(bins)])
+        sizes = torch.tensor([len(part) for part in order.tensor_split(bins)], device="cpu")
     elif equal == "width":
         if bins < 1:
             raise ValueError(f"bins={bins}: give 1 or more.")

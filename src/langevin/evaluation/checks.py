@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from langevin.core.devices import as_tensor
 
 
 def checked_probs(probs: Any) -> Tensor:
     """Class probabilities (n, classes) in double precision, validated."""
-    given: Tensor = torch.as_tensor(probs).detach()
+    given: Tensor = as_tensor(probs).detach()
     if given.dim() != 2 or len(given) == 0:
         raise ValueError(f"Class probabilities have the shape (n, classes), n ≥ 1; given {tuple(given.shape)}.")
     given = given.double()
@@ -27,7 +28,7 @@ def checked_probs(probs: Any) -> Tensor:
 
 def checked(probs: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Probabilities (n, classes) and labels (n,) in 0 … classes − 1, validated."""
-    probs, labels = checked_probs(probs), torch.as_tensor(labels)
+    probs, labels = checked_probs(probs), as_tensor(labels)
     if labels.shape != probs.shape[:1]:
         raise ValueError(
             f"Scores need probabilities (n, classes) and labels (n,) of the same examples; given shapes "

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from langevin.core.batches import batch_size_of
+from langevin.core.devices import as_tensor
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.inputs import gathered
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction, on_host
@@ -41,9 +42,9 @@ def examples(data: Any) -> tuple[Any, Tensor]:
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {error}"
             raise ValueError(f"Test data must be a pair (x, y) or a data set of pairs of tensors ({what}).") from error
-    if not data or batch_size_of(tree_map(torch.as_tensor, data[1])) == 0:
+    if not data or batch_size_of(tree_map(as_tensor, data[1])) == 0:
         raise ValueError("The test data are empty; give at least one example.")
-    x, y = tree_map(torch.as_tensor, tuple(data))
+    x, y = tree_map(as_tensor, tuple(data))
     if batch_size_of(x) != batch_size_of(y):
         raise ValueError(f"The test data have {batch_size_of(x)} inputs and {batch_size_of(y)} targets.")
     return x, y.cpu()

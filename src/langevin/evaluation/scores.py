@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from langevin.core.arguments import COUNT, validated
+from langevin.core.devices import as_tensor
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.calibration import Reliability, calibration_error, reliability
 from langevin.evaluation.checks import checked
@@ -150,7 +151,7 @@ def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
 
 def _rows(values: Tensor) -> Tensor:
     """(n, dimensions), in double precision."""
-    given: Tensor = torch.as_tensor(values).detach()
+    given: Tensor = as_tensor(values).detach()
     if given.dim() == 0 or len(given) == 0:
         raise ValueError(f"Scores need at least one example; given values of shape {tuple(given.shape)}.")
     return given.double().reshape(len(given), -1)

@@ -42,7 +42,7 @@ def risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = No
     perfect = _running_mean(wrong.sort().values)
     count = len(wrong)
     return RiskCoverage(
-        coverage=torch.arange(1, count + 1, dtype=torch.float64) / count,
+        coverage=torch.arange(1, count + 1, dtype=torch.float64, device="cpu") / count,
         risk=risk.cpu(),
         aurc=float(risk.mean()),
         excess_aurc=float(risk.mean() - perfect.mean()),

@@ -37,7 +37,7 @@ def overfitting_curve(
     (x, y), (test_x, test_y) = examples(train), examples(test)
     if not sizes or min(sizes) < 1 or max(sizes) > len(y):
         raise ValueError(f"sizes={list(sizes)}: give numbers of training examples from 1 to {len(y)}.")
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed), device="cpu")
     points = []
     for size in sizes:
         subset_x, subset_y = tree_map(lambda t, chosen=order[:size]: t[chosen], (x, y))

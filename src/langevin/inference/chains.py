@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import sharding
 from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of, seeded
+from langevin.core.devices import as_tensor
 from langevin.core.full_batches import FullBatches
 from langevin.core.objective import Objective
 from langevin.core.parameters import all_finite, half_precision, nonfinite_example
@@ -172,7 +173,7 @@ class Chains(ABC):
         if isinstance(self.stepper, Sampler) and self._prior_constant is not None:
             self.stepper.fuse_prior({} if self._whole else self._decays)
         if isinstance(self.stepper, Sampler) and self.stepper.needs_closure:
-            self._ahead = torch.as_tensor(self.stepper.step(self._losses_and_gradients))
+            self._ahead = as_tensor(self.stepper.step(self._losses_and_gradients))
         else:
             self.stepper.step()
         if not isinstance(self.stepper, Sampler) and self._on_cpu and self.nonfinite():  # a sampler looks by itself
@@ -317,9 +318,9 @@ class Chains(ABC):
             for key in [key for key in first.tensors if key.startswith(prefix)]:
                 parts = [c.tensors[key] for c in checkpoints]
                 counts_steps = key.endswith("/step") and not isinstance(self.stepper, Sampler)
-                joined = parts[0] if counts_steps else self._joined(parts)
                 # torch's optimizers count their steps in a scalar that has to stay on the CPU
-                self.stepper.state[p][key.removeprefix(prefix)] = joined.to(p.device) if joined.dim() else joined
+                joined = parts[0] if counts_steps else self._joined(parts).to(p.device)
+                self.stepper.state[p][key.removeprefix(prefix)] = joined
             self.stepper.state[p].update(first.values["state"].get(name, {}))
         if len(first.values["groups"]) != len(self.stepper.param_groups):
             raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")

@@ -85,13 +85,13 @@ class Replicas:
 
     def any(self, wish: bool) -> bool:
         """Whether one of the replicas wishes so; the answer is the same on all."""
-        flag = torch.tensor([float(wish)])
+        flag = torch.tensor([float(wish)], device="cpu")
         dist.all_reduce(flag, group=self.group)
         return bool(flag.item() > 0)
 
     def check(self, params: Sequence[Tensor], step: int) -> None:
         """Raise unless the weights are the same, bit for bit, on all replicas."""
-        mine = torch.tensor([weights_hash(params)])
+        mine = torch.tensor([weights_hash(params)], device="cpu")
         theirs = [torch.zeros_like(mine) for _ in range(self.size)]
         dist.all_gather(theirs, mine, group=self.group)
         hashes = [f"{int(h) % 2**64:016x}" for h in theirs]
@@ -218,11 +218,11 @@ def _launched() -> int:
 
 def _broadcast_json(value: Any) -> Any:
     """What the first process gives, in all; as JSON in a tensor, since nothing is ever unpickled."""
-    data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
-    length = torch.tensor([len(data)])
+    data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device="cpu")
+    length = torch.tensor([len(data)], device="cpu")
     dist.broadcast(length, 0)
     if dist.get_rank() != 0:
-        data = torch.empty(int(length), dtype=torch.uint8)
+        data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     dist.broadcast(data, 0)
     return json.loads(bytes(data.tolist()))
 

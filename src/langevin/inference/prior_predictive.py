@@ -36,7 +36,8 @@ def prior_predictive(
                     f"proper prior such as lv.priors.Gaussian(std=1.0)."
                 )
             parameter = posterior.trainable_parameters()[name].detach()
-            weights[name] = draw(torch.empty(parameter.shape, dtype=parameter.dtype), generator).to(parameter.device)
+            like = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+            weights[name] = draw(like, generator).to(parameter.device)
         draws.append(weights)
     ensemble = WeightList(Predictor(posterior.model, posterior.likelihood), draws)
     return ensemble.predict(x, batch_size=batch_size, samples=True)

@@ -59,7 +59,7 @@ class Sampling:
     def record(self, loss: Any = None) -> None:
         """After every step: record the weights, if their turn has come."""
         step = self._recording.sampler.param_groups[0]["step"]
-        self._recording.record(step, None if loss is None else float(loss))
+        self._recording.record(step, loss)
 
     def flush(self) -> None:
         """Write what is buffered."""

@@ -113,7 +113,7 @@ class Sampling(TrainerCallback):
                 "The trainer minimizes a loss of its own, without the prior. Give it the posterior's: "
                 "Trainer(…, compute_loss_func=sampling.loss)."
             )
-        self._recording.record(state.global_step, float(self._loss))
+        self._recording.record(state.global_step, self._loss)
         if control.should_save:  # the checkpoint is written next; what is before it has to be on disk
             self._recording.flush()
 

@@ -75,7 +75,7 @@ class Sampling(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record the weights, if their turn has come."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._recording.record(trainer.global_step, None if loss is None else float(loss))
+        self._recording.record(trainer.global_step, loss)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """What is before a checkpoint has to be on disk."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -40,8 +41,8 @@ class Recording:
         self._out, self._active = out, active
         self._recorder: Recorder | None = None
 
-    def record(self, step: int, loss: float | None = None) -> None:
-        """Record the weights after a step, if its turn has come."""
+    def record(self, step: int, loss: float | Tensor | None = None) -> None:
+        """Record the weights after a step, if its turn has come; only then the loss is read from its device."""
         if self.sampler.adapts and step == self.burn_in:
             self.sampler.freeze()
         if not self._active or step <= self.burn_in or (step - self.burn_in) % self.thin:
@@ -170,7 +171,9 @@ def planned_rates(scheduler: Any, steps: int) -> list[float]:
         return [float(scheduler.base_lrs[0]) * float(scheduler.lr_lambdas[0](step)) for step in at]
     clone = copy.copy(scheduler)
     groups = scheduler.optimizer.param_groups
-    clone.optimizer = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": float(group["lr"])} for group in groups])
+    clone.optimizer = torch.optim.SGD(
+        [{"params": [torch.zeros(1, device="cpu")], "lr": float(group["lr"])} for group in groups]
+    )
     for mine, theirs in zip(clone.optimizer.param_groups, groups, strict=True):
         mine["initial_lr"] = theirs.get("initial_lr", theirs["lr"])
     rates = [float(clone.optimizer.param_groups[0]["lr"])]

@@ -125,7 +125,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
         return self.net(features, outputs)
 
     def _inputs(self, x: np.ndarray) -> Tensor:
-        return torch.as_tensor((x - self.center_) / self.scale_, dtype=torch.float32)  # the dtype of the samples
+        return torch.as_tensor((x - self.center_) / self.scale_, dtype=torch.float32, device="cpu")  # as the samples
 
     def _predict(self, x: Any) -> Prediction:
         check_is_fitted(self)
@@ -159,7 +159,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs at least two classes; y has one class, {self.classes_[0]!r}.")
-        self._sample(X, torch.as_tensor(labels), len(self.classes_), likelihoods.Categorical())
+        self._sample(X, torch.as_tensor(labels, device="cpu"), len(self.classes_), likelihoods.Categorical())
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -185,7 +185,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):  # type: ignore[misc]
         """Sample the posterior given features X, (n, features), and values y, (n,)."""
         X, y = validate_data(self, X, y, y_numeric=True)
         self.target_mean_, self.target_std_ = float(np.mean(y)), float(np.std(y)) or 1.0
-        scaled = torch.as_tensor((y - self.target_mean_) / self.target_std_, dtype=torch.float32)[:, None]
+        scaled = torch.as_tensor((y - self.target_mean_) / self.target_std_, dtype=torch.float32, device="cpu")[:, None]
         self._sample(X, scaled, 1, likelihoods.Gaussian(0.5, sampled=True))
         return self
 

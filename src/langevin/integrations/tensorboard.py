@@ -105,7 +105,7 @@ class _Predictive:
             raise ValueError("validation has no examples: y is empty.")
         self._predictor = Predictor(posterior.model, posterior.likelihood)
         self._data = x, y
-        self._probes = torch.linspace(0, batch_size_of(y) - 1, min(_PROBES, batch_size_of(y))).long()
+        self._probes = torch.linspace(0, batch_size_of(y) - 1, min(_PROBES, batch_size_of(y)), device="cpu").long()
         self.count = 0
         self._total: Tensor | None = None  # log Σ_s p(y|x,θ_s)
         self._traces: dict[int, list[Tensor]] = {}

@@ -94,9 +94,9 @@ def compute_landscape(
     low, high = shown.amin(0), shown.amax(0)
     reach = margin * (high - low).clamp_min(1e-12)
     ends = torch.stack([low - reach, high + reach], dim=1).tolist()
-    across, up = (torch.linspace(first, last, resolution) for first, last in ends)
+    across, up = (torch.linspace(first, last, resolution, device="cpu") for first, last in ends)
     evaluated = copy.deepcopy(posterior).eval()
-    train_losses, test_losses = torch.empty(resolution, resolution), torch.empty(resolution, resolution)
+    train_losses, test_losses = torch.empty(2, resolution, resolution, device="cpu")
     for row, v in enumerate(up):
         for column, u in enumerate(across):
             flat = center + u * plane[0] + v * plane[1]

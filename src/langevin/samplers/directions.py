@@ -75,7 +75,7 @@ def _compiled(dtype: torch.dtype) -> Any:
     with announced("the moves of MCLMC", f"directions-{str(dtype).removeprefix('torch.')}"):
         from langevin.kernels import native_directions
 
-        u, numbers = torch.ones(1, 2, dtype=dtype), torch.ones(1, dtype=torch.float64)
+        u, numbers = torch.ones(1, 2, dtype=dtype, device="cpu"), torch.ones(1, dtype=torch.float64, device="cpu")
         rows = (u.numpy(), u.numpy(), u.numpy(), u.new_empty(0, 0).numpy())
         native_directions.kick_and_drift(*rows, numbers.numpy(), numbers.numpy(), numbers.numpy())
         native_directions.refresh(u.numpy(), u.numpy(), numbers.numpy())

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from langevin.core import random
+from langevin.core.devices import as_tensor
 from langevin.core.random import Stream
 from langevin.samplers.base import Group, Sampler
 
@@ -141,7 +142,7 @@ class FullBatchSampler(Sampler, ABC):
         assert self._rows is not None
         self._rows.write()
         with torch.enable_grad():
-            loss = torch.as_tensor(self._closure()).detach().to(self._rows.theta.device, torch.float64)
+            loss = as_tensor(self._closure()).detach().to(self._rows.theta.device, torch.float64)
         if loss.numel() != len(self._rows.chains):
             raise ValueError(
                 f"The closure returned a loss of shape {tuple(loss.shape)}; expected one number for each of the "

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
+import torch
 from torch import Tensor
 
 from langevin.errors import RunError
@@ -222,7 +223,8 @@ class DirectoryStore(SampleStore):
             if opened.steps[first.row : first.row + len(records)] != [record.step for record in records]:
                 raise FileNotFoundError  # the file that had them gave way to another
             rows = slice(first.row, first.row + len(records))
-            found = {name: opened.file.get_slice(name)[rows] for name in self.manifest["tensors"]}
+            with torch.device("cpu"):  # safetensors reads to torch's default device
+                found = {name: opened.file.get_slice(name)[rows] for name in self.manifest["tensors"]}
             return {name: self._as_given(name, t, copy=True) for name, t in found.items()}  # not the mapped file
         except FileNotFoundError:
             raise RunError(

@@ -146,7 +146,7 @@ def read(path: Path, largest: float | None = None) -> tuple[dict[str, Tensor], d
             why = "than the memory that is free" if size > room else "than all that it may contain"
             raise CorruptedFileError(f"it is larger ({size >> 20} MB) {why}")
         check(path)
-        with open_tensors(path) as file:
+        with torch.device("cpu"), open_tensors(path) as file:  # safetensors reads to torch's default device
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, CorruptedFileError, SafetensorError) as error:
         raise RunError(f"{path} can't be read: {error}.") from None
@@ -200,7 +200,7 @@ def decode(value: Any) -> Any:
         if set(value) == {"of", "pairs"}:
             if value["of"] == "Tensor":
                 ((dtype, numbers),) = value["pairs"]
-                return torch.tensor(numbers, dtype=dtype_of(dtype))
+                return torch.tensor(numbers, dtype=dtype_of(dtype), device="cpu")
             pairs = {key: decode(item) for key, item in value["pairs"]}
             return Counter(pairs) if value["of"] == "Counter" else pairs
         return {key: decode(item) for key, item in value.items()}

@@ -44,5 +44,5 @@ def elbo(
             x, y = tree_map(lambda t: t.to(device), batch)
             energy += float(posterior.loss(x, y)) * batch_size_of(y)  # summed over batches this is U
         values.append(-energy - float(q.log_prob(weights)))
-    series = torch.tensor(values, dtype=torch.float64)
+    series = torch.tensor(values, dtype=torch.float64, device="cpu")
     return Estimate(float(series.mean()), float(series.std() / math.sqrt(draws)))

@@ -214,7 +214,7 @@ def normal_of(parameters: Weights, names: list[str]) -> LowRankGaussian:
 
 def inverse_softplus(std: float) -> float:
     """ρ with softplus(ρ) = std."""
-    return float(torch.tensor(std, dtype=torch.float64).expm1().log()) if std < 30 else std
+    return float(torch.tensor(std, dtype=torch.float64, device="cpu").expm1().log()) if std < 30 else std
 
 
 def _layer(name: str) -> str:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from langevin.core.likelihoods.base import LIKELIHOODS, in_single_precision
+from langevin.core.likelihoods.base import LIKELIHOODS, in_single_precision, sampled_classes
+from langevin.core.random import Source
 
 IGNORED = -100  # the label of positions that do not count
 
@@ -68,10 +69,9 @@ class Tokens:
         """Class probabilities, (batch, classes, positions); with `shift` those of the next position."""
         return in_single_precision(output).softmax(-1).mT
 
-    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, output: Tensor, source: Source) -> Tensor:
         """Labels drawn from softmax(output); with `shift` those of the next position, and the first is ignored."""
-        drawn = torch.multinomial(in_single_precision(output).softmax(-1).flatten(0, 1), 1, generator=generator)
-        labels = drawn.reshape(output.shape[:2])
+        labels = sampled_classes(in_single_precision(output).softmax(-1), source)
         if self.shift:
             first = torch.full_like(labels[:, :1], IGNORED)
             labels = torch.cat([first, labels[:, :-1]], 1)

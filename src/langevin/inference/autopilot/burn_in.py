@@ -164,7 +164,7 @@ def _watcher(evaluation: Evaluation, seed: int):  # type: ignore[no-untyped-def]
         flat = outputs.reshape(len(outputs), -1).double()
         if not combinations:
             generator = torch.Generator().manual_seed(seed % 2**63)
-            signs = torch.randint(2, (flat.shape[1], _PREDICTIONS), generator=generator).double() * 2 - 1
+            signs = torch.randint(2, (flat.shape[1], _PREDICTIONS), generator=generator, device="cpu").double() * 2 - 1
             combinations.append(signs / math.sqrt(flat.shape[1]))
         columns = torch.cat([log_probs.double().mean(1, keepdim=True), flat @ combinations[0]], 1)
         rows: list[list[float]] = columns.tolist()

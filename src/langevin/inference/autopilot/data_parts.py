@@ -43,7 +43,7 @@ class DataParts:
             return cls(data, count, None, tree_map(lambda t: t[:_WATCHED], watched))
         count = batches.num_data or 0
         out = min(int(_HELD_OUT * count), _LARGEST_HELD_OUT) if hold_out and count >= _FEWEST else 0
-        is_held = torch.zeros(count, dtype=torch.bool)
+        is_held = torch.zeros(count, dtype=torch.bool, device="cpu")
         if out:
             is_held[random.random_subset(count, out, seed=seed, chain=0, step=0, stream=Stream.SPLIT)] = True
         kept = torch.nonzero(~is_held).flatten()
