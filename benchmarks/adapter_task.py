@@ -54,7 +54,7 @@ class Task:
     versions: dict[str, str]
 
 
-def make_task(sizes: Sizes = Sizes()) -> Task:  # noqa: B008
+def make_task(sizes: Sizes = Sizes()) -> Task:
     """The same texts in the same order, for the same versions of the packages."""
     hidden = {*BASE, *PARTS, OUTSIDE, "scipy", "np", "pd", "plt"}  # a name would tell the class
     folders = [folder for name in BASE for folder in sorted(_package(name).iterdir()) if folder.is_dir()]

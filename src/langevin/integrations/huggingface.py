@@ -134,7 +134,7 @@ def _check_first_batch(posterior: Posterior, loader: Any) -> None:
     dataset: Any = getattr(loader, "dataset", None)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and len(dataset)):
         return
-    count = min(4, len(dataset))
+    count = min(64, len(dataset))  # enough that some are shorter than others, and padded
     try:
         batch = loader.collate_fn([dataset[i] for i in range(count)])
     except Exception:  # a collator of its own kind: the trainer will say
