@@ -121,15 +121,15 @@ def test_accelerate_refuses_to_clip_and_to_come_to_rest():
     other(torch.ones(1, 2)).sum().backward()
     accelerator.clip_grad_norm_(other.parameters(), 1e-3)
     assert float(other.weight.grad.norm()) < 2e-3
-    for schedule in (
-        torch.optim.lr_scheduler.CosineAnnealingLR(sampler, T_max=30),
-        get_linear_schedule_with_warmup(sampler, 3, 30),
+    for make in (
+        lambda s: torch.optim.lr_scheduler.CosineAnnealingLR(s, T_max=30),
+        lambda s: get_linear_schedule_with_warmup(s, 3, 30),
     ):
-        accelerator = Accelerator(cpu=True)
-        _, stepped, _ = accelerator.prepare(posterior, sampler, schedule)
+        accelerator, sampler = Accelerator(cpu=True), lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
+        _, stepped, _ = accelerator.prepare(posterior, sampler, make(sampler))
         with pytest.raises(ValueError, match="learning rate decays from 0.01 to 0 in 30 steps"):
             AccelerateSampling(accelerator, posterior, stepped)
-    accelerator = Accelerator(cpu=True)
+    accelerator, sampler = Accelerator(cpu=True), lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
     AccelerateSampling(accelerator, posterior, accelerator.prepare(posterior, sampler, lv.cyclical(10)(sampler))[1])
 
 
