@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 import langevin as lv
 from tests.helpers import killed, samples_of
+from tests.inference.distributed.launch import launch
 from tests.integrations.trainer_program import Examples, KillAt, prepared
 from tests.transformer_models import N, adapted, adapter_posterior, bert, gpt2, inputs_of, text_data
 
@@ -88,6 +89,30 @@ def test_a_killed_trainer_resumes_in_this_process(whole, tmp_path):
     expected, found = samples(whole), samples(tmp_path)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def in_parallel(folder, **options):
+    trainer, sampling = prepared(folder, max_steps=8, save_strategy="no", **options)
+    trainer.train()
+    sampling._recording.close()
+    return torch.distributed.get_world_size()
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_are_one_to_rounding(tmp_path):
+    """With all data in every step, half of them in each process."""
+    options = {"per_device_train_batch_size": N // 2, "ddp_backend": "gloo"}
+    refused = launch(in_parallel, 2, tmp_path / "refused", **options)
+    assert all("average_tokens_across_devices=True multiplies the loss" in each for each in refused)
+    options["average_tokens_across_devices"] = False
+    assert launch(in_parallel, 2, tmp_path / "two", **options) == [2, 2]
+    trainer, sampling = prepared(tmp_path / "one", per_device_train_batch_size=N, max_steps=8, save_strategy="no")
+    trainer.train()
+    sampling._recording.close()
+    one, two = samples(tmp_path / "one"), samples(tmp_path / "two")
+    assert one.keys() == two.keys() == {(0, 6), (0, 8)}
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -133,7 +133,6 @@ def test_tied_weights_are_one_parameter_with_one_prior(tmp_path):
     assert torch.equal(lv.load(tmp_path / "run", gpt2())[-1:].predict(x).probs, probs)
 
 
-@pytest.mark.slow
 def test_gradient_checkpointing_changes_memory_not_gradients():
     data = text_data()
     x, y = inputs_of(data), data["labels"]
