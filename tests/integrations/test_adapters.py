@@ -227,6 +227,59 @@ def test_trainable_quantized_weights_are_refused():
     lv.Posterior(model, lv.likelihoods.Categorical(), num_data=10)
 
 
+def test_a_base_model_in_four_bits_is_shared_and_its_adapters_are_sampled():
+    """bitsandbytes is not among the requirements: this runs where it is installed."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 3))
+    quantized = bitsandbytes.nn.Linear4bit(64, 64, compute_dtype=torch.float32)
+    quantized.load_state_dict(model[0].state_dict())
+    model[0] = quantized.to("cpu")
+    whole = bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False).requires_grad_(True)
+    with pytest.raises(ValueError, match="quantized"):
+        lv.Posterior(whole, lv.likelihoods.Categorical(), num_data=20)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"])).eval()
+    x, y = torch.randn(20, 64), torch.randint(3, (20,))
+    model(x)  # on a CPU the weights are packed anew in the first pass
+    run = sampled(lv.Posterior(model, lv.likelihoods.Categorical(), num_data=20), (x, y), chains=2)
+    probs = run.predict(x).probs
+    assert len(probs) == 20
+    own = next(p for p in model.parameters() if hasattr(p, "quant_state"))
+    copied = next(p for p in run.predictors[0][0].model.parameters() if hasattr(p, "quant_state"))
+    assert copied.data_ptr() == own.data_ptr()
+    for name, tensor in run[-1].items():
+        model.get_parameter(name).data = tensor
+    torch.testing.assert_close(run[-1:].predict(x).probs, model(x).softmax(1), atol=1e-5, rtol=1e-4)
+
+
+def test_weights_that_are_more_than_numbers_keep_what_they_know():
+    """As quantized ones do: copies for chains and predictions have the same memory and the same attributes."""
+
+    class Packed(torch.nn.Parameter):
+        def __copy__(self):
+            other = Packed(self.data, requires_grad=False)
+            other.quant_state = self.quant_state
+            return other
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = Packed(torch.randn(4, 5), requires_grad=False)
+            self.weight.quant_state = 2.0
+
+        def forward(self, x):
+            return x @ self.weight * self.weight.quant_state
+
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Sequential(Layer(), torch.nn.Linear(5, 3)), torch.randn(20, 4), torch.randint(3, (20,))
+    run = sampled(lv.Posterior(model, lv.likelihoods.Categorical(), num_data=20), (x, y), chains=2, mode="auto")
+    assert run.predict(x).probs.shape == (20, 3)
+    assert run.predictors[0][0].model[0].weight.data_ptr() == model[0].weight.data_ptr()
+
+
 def in_parallel(out):
     return len(sampled(quiet(), text_data(), out=out, mesh="data=2"))
 
