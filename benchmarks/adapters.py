@@ -39,7 +39,7 @@ RULE = (
 SCALES, RATES = (1.0, 3.0, 10.0), (1e-3, 3e-3)
 SAMPLER_RATES = {"SGLD": (0.01, 0.03, 0.1), "SGHMC": (0.0003, 0.001, 0.003, 0.01)}
 SEEDS, MEMBERS, CHAINS, BATCH = 3, 4, 2, 32
-MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS, THIN = 600, 2400, 800, 800, 40
+MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS, THIN = 600, 1200, 400, 800, 20
 BUDGET = "3 min"
 METHODS = ("MAP", "deep ensemble", "Laplace", "last layer", "SGLD", "SGHMC", "autopilot")
 
