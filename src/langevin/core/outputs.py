@@ -101,4 +101,4 @@ def collated(items: Sequence[Any]) -> Any:
 
 def _as_tensor(value: Any) -> Any:
     numbers = isinstance(value, list) and value and isinstance(value[0], int | float)
-    return torch.tensor(value) if numbers else value
+    return torch.tensor(value, device="cpu") if numbers else value
