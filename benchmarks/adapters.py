@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import langevin as lv
 from benchmarks.adapter_costs import costs
 from benchmarks.adapter_task import Batch, Task, adapted, make_task, trained_base
+from langevin.core.parameters import load_tensors
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.prediction import ClassPrediction
 from langevin.evaluation.calibration import calibration_error
@@ -33,14 +34,14 @@ RULE = (
     "The scale of the prior and the rate of AdamW are those of the MAP estimate with the lowest validation NLL, of all "
     "pairs tried, with seed 0; every other method has that prior, at temperature 1. The rate of SGLD and of SGHMC is "
     "the one with the lowest validation NLL of those tried, with seed 0. Nothing is chosen for the deep ensemble, "
-    "Laplace and the autopilot. The test part is used once, by the rows of the table."
+    "Laplace, the last layer and the autopilot. The test part is used once, by the rows of the table."
 )
 SCALES, RATES = (1.0, 3.0, 10.0), (1e-3, 3e-3)
-SAMPLER_RATES = {"SGLD": (0.01, 0.03, 0.1), "SGHMC": (0.001, 0.003, 0.01)}
+SAMPLER_RATES = {"SGLD": (0.01, 0.03, 0.1), "SGHMC": (0.0003, 0.001, 0.003, 0.01)}
 SEEDS, MEMBERS, CHAINS, BATCH = 3, 4, 2, 32
-MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS = 600, 1200, 400, 800
+MAP_STEPS, STEPS, BURN_IN, TRIAL_STEPS, THIN = 600, 1200, 400, 800, 20
 BUDGET = "3 min"
-METHODS = ("MAP", "deep ensemble", "Laplace", "SGLD", "SGHMC", "autopilot")
+METHODS = ("MAP", "deep ensemble", "Laplace", "last layer", "SGLD", "SGHMC", "autopilot")
 
 Say = Callable[[str], None]
 Rows = dict[str, dict[str, Any]]
@@ -128,7 +129,7 @@ class Bench:
             lr=rate,
             steps=steps,
             burn_in=min(BURN_IN, steps // 2),
-            thin=20,
+            thin=THIN,
             chains=chains,
             batch_size=BATCH,
             init=lambda chain: starts[chain],
@@ -160,10 +161,30 @@ class Bench:
         predicted = ensemble.predict(inputs_of(self.task.validation))
         return {"nll": negative_log_likelihood(predicted.probs, labels), "accuracy": accuracy(predicted.probs, labels)}
 
-    def scored(self, ensemble: Ensemble) -> dict[str, Any]:
-        """Scores on the test part, and against texts from elsewhere."""
+    def last_layer(self, seed: int) -> dict[str, Any]:
+        """The head alone, on the features of the MAP estimate: MCLMC on all data."""
+        posterior = self.posterior(self.chosen[0])
+        load_tensors(posterior.model, self.members(seed)[0])
+        began = time.perf_counter()
+        last = lv.last_layer(posterior.model)
+        features = last.features(self.task.train)
+        computed = time.perf_counter()
+        head = lv.Posterior(last.head, posterior.likelihood, num_data=posterior.num_data)
+        run = lv.sample(head, features, lv.MCLMC, steps=1000, burn_in=500, thin=1, chains=4, seed=seed, progress=False)
+        sampled = time.perf_counter()
+        return self.scored(run, last.features_of) | {
+            "rhat": float(max(run.function_convergence(last.features_of(inputs_of(self.task.test))[:16]).rhat)),
+            "feature_seconds": round(computed - began, 2),
+            "sampling_seconds": round(sampled - computed, 2),
+            "weights": sum(p.numel() for p in last.head.parameters()),
+            "temperature": run.temperature().mean,
+            "verdict": str(run.verdict()),
+        }
+
+    def scored(self, ensemble: Ensemble, inputs: Callable[[Batch], Any] = lambda batch: batch) -> dict[str, Any]:
+        """Scores on the test part, and against texts from elsewhere; `inputs` are made of texts."""
         test, outside = self.task.test, self.task.outside
-        predicted = ensemble.predict_many({"test": inputs_of(test), "outside": inputs_of(outside)})
+        predicted = ensemble.predict_many({"test": inputs(inputs_of(test)), "outside": inputs(inputs_of(outside))})
         inside, other = predicted["test"], predicted["outside"]
         assert isinstance(inside, ClassPrediction)
         assert isinstance(other, ClassPrediction)
@@ -190,6 +211,8 @@ class Bench:
                 posterior, self.task.train, lv.Laplace(), init=self.members(seed)[0], seed=seed, progress=False
             )
             return self.scored(fit)
+        if method == "last layer":
+            return self.last_layer(seed)
         if method == "autopilot":
             run = lv.sample(posterior, self.task.train, budget=BUDGET, seed=seed, progress=False)
             decisions: dict[str, Any] = {"tuning": [str(decision) for decision in run.tuning]}
@@ -275,7 +298,7 @@ def write_tables(out: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     (out / "scores.md").write_text("\n".join([about, "", *lines]) + "\n")
     (out / "chosen.md").write_text("\n".join([found["rule"], "", *chosen]) + "\n")
     if "costs" in rows:
-        (out / "costs.md").write_text(cost_table(rows["costs"]))
+        (out / "costs.md").write_text(cost_table(rows["costs"]) + head_cost(rows))
 
 
 def cost_table(found: Mapping[str, Any]) -> str:
@@ -296,6 +319,18 @@ def cost_table(found: Mapping[str, Any]) -> str:
         f"{found['one_by_one']:.1f} ms one after another.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def head_cost(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the posterior of the last layer took, by the slowest seed."""
+    mine = [row for name, row in rows.items() if name.startswith("last layer, seed")]
+    if not mine:
+        return ""
+    return (
+        f"\nLast layer, {mine[0]['weights']} weights: {max(row['feature_seconds'] for row in mine):.1f} s for the "
+        f"features, {max(row['sampling_seconds'] for row in mine):.1f} s for {mine[0]['members']:,} samples, burn-in "
+        f"included.\n"
+    )
 
 
 def _mean(values: list[float]) -> str:

@@ -1,6 +1,8 @@
 """A small problem that most tests of the loop share."""
 
 import math
+import os
+import signal
 
 import torch
 from torch import nn
@@ -42,6 +44,19 @@ def assert_same_samples(a, b):
     assert len(first) > 0
     for key, value in first.items():
         assert torch.equal(value, second[key]), key
+
+
+def killed(work):
+    """Do the work in a copy of this process, which has to end by `kill -9`: no import is paid for again."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 def store_nan(monkeypatch, number):

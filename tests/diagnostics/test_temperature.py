@@ -94,6 +94,13 @@ def test_large_models_keep_no_windows(monkeypatch):
     assert Windows.read(tensors, values, NAMES) is None
 
 
+def test_adapters_of_a_frozen_model_keep_no_windows_and_small_networks_do():
+    sampled = [torch.zeros(3000)]  # 32 windows are 384 kB, a hundredth of what a model without frozen weights may keep
+    assert Thermometer(sampled, num_data=7, stacked=False, frozen=3000).slopes
+    assert not Thermometer(sampled, num_data=7, stacked=False, frozen=3001).slopes
+    assert Thermometer([torch.zeros(2000)], num_data=7, stacked=False, frozen=10**6).slopes
+
+
 def test_chains_that_hardly_move_are_read_about_each_other():
     """θ ~ N(0, T), U = θ²/2, every chain at its own place: about its own mean a chain would read 0."""
     generator = torch.Generator().manual_seed(0)

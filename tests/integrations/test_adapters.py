@@ -4,6 +4,8 @@ import copy
 import gc
 import json
 import math
+import os
+import signal
 
 import peft
 import pytest
@@ -12,6 +14,7 @@ from safetensors import safe_open
 
 import langevin as lv
 from langevin.integrations.huggingface import load_adapters, save_adapters
+from tests.helpers import assert_same_samples, killed
 from tests.inference.distributed.launch import launch
 from tests.transformer_models import N, adapted, adapter_posterior, bert, gpt2, inputs_of, sampled, text_data
 
@@ -62,6 +65,23 @@ def test_sampling_and_prediction_need_no_second_base_model():
     assert max(seen) <= count + 1  # what a run in memory keeps of frozen weights
     run.predict(x)
     assert largest_tensors() <= count + 1
+
+
+@pytest.mark.slow  # looks at all objects that there are
+def test_sampling_takes_at_most_two_more_copies_of_the_adapters_than_fine_tuning(tmp_path):
+    """Of adapters whose sums over the thermometer's windows would take 32 copies."""
+    from benchmarks.adapter_costs import fine_tuning, live_bytes, live_in_sample
+    from benchmarks.adapter_task import adapted as adapted_bert
+    from benchmarks.adapter_task import small_bert
+
+    base, data = small_bert(2).bert.state_dict(), text_data(classes=8)
+
+    def make():
+        return lv.Posterior(adapted_bert(base, 0), lv.likelihoods.Categorical(), num_data=N)
+
+    adapters = sum(p.nbytes for p in make().trainable_parameters().values())
+    plain = live_bytes(lambda: fine_tuning(make(), data))
+    assert live_in_sample(make, data, tmp_path) - plain <= 2 * adapters
 
 
 def test_a_frozen_weight_that_is_changed_afterwards_is_noticed():
@@ -121,14 +141,17 @@ def test_samples_on_disk_are_adapters_only_and_the_base_model_is_known_by_its_di
         lv.resume(tmp_path / "run", adapter_posterior(adapted(other).eval()), data, steps=20, progress=False)
 
 
-@pytest.mark.slow
-def test_a_resumed_run_of_adapters_is_the_uninterrupted_one(tmp_path):
-    data = text_data()
-    whole = sampled(quiet(), data, chains=2, steps=20)
-    sampled(quiet(), data, chains=2, out=tmp_path / "run")
-    resumed = lv.resume(tmp_path / "run", quiet(), data, steps=20, progress=False)
-    for chain in (0, 1):
-        assert all(torch.equal(whole.chain(chain)[-1][n], t) for n, t in resumed.chain(chain)[-1].items())
+def kill_at(step):
+    return lambda info: os.kill(os.getpid(), signal.SIGKILL) if info.step == step else None
+
+
+@pytest.mark.parametrize("step", [9, pytest.param(3, marks=pytest.mark.slow), pytest.param(17, marks=pytest.mark.slow)])
+def test_a_killed_run_of_adapters_resumes_bit_for_bit(step, tmp_path):
+    data, options = text_data(), {"chains": 2, "steps": 20, "checkpoint_steps": 5}
+    whole = sampled(quiet(), data, **options)
+    killed(lambda: sampled(quiet(), data, out=tmp_path / "run", callbacks=[kill_at(step)], **options))
+    resumed = lv.resume(tmp_path / "run", quiet(), data, progress=False)
+    assert_same_samples(whole, resumed)
 
 
 @pytest.mark.parametrize("kind", ["classifier", pytest.param("language model", marks=pytest.mark.slow)])
@@ -202,6 +225,59 @@ def test_trainable_quantized_weights_are_refused():
         lv.Posterior(model, lv.likelihoods.Categorical(), num_data=10)
     model.weight.requires_grad_(False)
     lv.Posterior(model, lv.likelihoods.Categorical(), num_data=10)
+
+
+def test_a_base_model_in_four_bits_is_shared_and_its_adapters_are_sampled():
+    """bitsandbytes is not among the requirements: this runs where it is installed."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 3))
+    quantized = bitsandbytes.nn.Linear4bit(64, 64, compute_dtype=torch.float32)
+    quantized.load_state_dict(model[0].state_dict())
+    model[0] = quantized.to("cpu")
+    whole = bitsandbytes.nn.Linear8bitLt(64, 64, has_fp16_weights=False).requires_grad_(True)
+    with pytest.raises(ValueError, match="quantized"):
+        lv.Posterior(whole, lv.likelihoods.Categorical(), num_data=20)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"])).eval()
+    x, y = torch.randn(20, 64), torch.randint(3, (20,))
+    model(x)  # on a CPU the weights are packed anew in the first pass
+    run = sampled(lv.Posterior(model, lv.likelihoods.Categorical(), num_data=20), (x, y), chains=2)
+    probs = run.predict(x).probs
+    assert len(probs) == 20
+    own = next(p for p in model.parameters() if hasattr(p, "quant_state"))
+    copied = next(p for p in run.predictors[0][0].model.parameters() if hasattr(p, "quant_state"))
+    assert copied.data_ptr() == own.data_ptr()
+    for name, tensor in run[-1].items():
+        model.get_parameter(name).data = tensor
+    torch.testing.assert_close(run[-1:].predict(x).probs, model(x).softmax(1), atol=1e-5, rtol=1e-4)
+
+
+def test_weights_that_are_more_than_numbers_keep_what_they_know():
+    """As quantized ones do: copies for chains and predictions have the same memory and the same attributes."""
+
+    class Packed(torch.nn.Parameter):
+        def __copy__(self):
+            other = Packed(self.data, requires_grad=False)
+            other.quant_state = self.quant_state
+            return other
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = Packed(torch.randn(4, 5), requires_grad=False)
+            self.weight.quant_state = 2.0
+
+        def forward(self, x):
+            return x @ self.weight * self.weight.quant_state
+
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Sequential(Layer(), torch.nn.Linear(5, 3)), torch.randn(20, 4), torch.randint(3, (20,))
+    run = sampled(lv.Posterior(model, lv.likelihoods.Categorical(), num_data=20), (x, y), chains=2, mode="auto")
+    assert run.predict(x).probs.shape == (20, 3)
+    assert run.predictors[0][0].model[0].weight.data_ptr() == model[0].weight.data_ptr()
 
 
 def in_parallel(out):

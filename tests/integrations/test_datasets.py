@@ -3,9 +3,11 @@
 from functools import partial
 
 import pytest
+import torch
 
 import langevin as lv
 from tests.helpers import assert_same_samples, toy_data, toy_posterior
+from tests.transformer_models import N, adapted, adapter_posterior, inputs_of, sampled, text_data
 
 
 def test_sampling_with_a_hugging_face_dataset():
@@ -18,6 +20,25 @@ def test_sampling_with_a_hugging_face_dataset():
     assert_same_samples(run, lv.sample(toy_posterior(), (x, y), partial(lv.SGLD, lr=1e-2), **options))
     many = lv.sample(toy_posterior(), data, partial(lv.SGLD, lr=1e-2), chains=2, mode="vectorised", **options)
     assert len(many) == 8
+
+
+def test_tokens_in_lists_are_a_batch_and_what_is_none_is_refused():
+    """As `data.map(tokenizer)` leaves them, without a format."""
+    from datasets import Dataset
+
+    data, posterior = text_data(), adapter_posterior(adapted().eval())
+    lists = Dataset.from_dict({name: value.tolist() for name, value in data.items()})
+    assert_same_samples(sampled(posterior, lists), sampled(posterior, lists.with_format("torch")))
+    run = sampled(posterior, data)
+    assert torch.equal(run.predict(lists).probs, run.predict(inputs_of(data)).probs)
+    with pytest.raises(ValueError, match=r"texts under \['text'\].*remove_columns\(\['text'\]\)"):
+        sampled(posterior, lists.add_column("text", ["a b"] * N))
+    ragged = [
+        {name: value[i][:4] if i % 2 and name != "labels" else value[i] for name, value in data.items()}
+        for i in range(N)
+    ]
+    with pytest.raises(ValueError, match=r"shape of 'input_ids'.*padding=\"max_length\".*DataCollatorWithPadding"):
+        sampled(posterior, ragged)
 
 
 def test_streaming_and_its_resume(tmp_path):

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
 import langevin as lv
-from tests.helpers import samples_of
-from tests.integrations.trainer_program import Examples, prepared
+from tests.helpers import killed, samples_of
+from tests.inference.distributed.launch import launch
+from tests.integrations.trainer_program import Examples, KillAt, prepared
 from tests.transformer_models import N, adapted, adapter_posterior, bert, gpt2, inputs_of, text_data
 
 
@@ -65,6 +66,7 @@ def test_samples_are_those_of_a_loop_of_ones_own(tmp_path):
     assert run.predict(inputs_of(data)).probs.shape == (N, 3)
 
 
+@pytest.mark.slow
 def test_a_trainer_resumes_from_its_checkpoint_and_the_run_goes_on(whole, tmp_path):
     trainer, sampling = prepared(tmp_path)
     trainer.add_callback(StopAt(15))
@@ -76,6 +78,41 @@ def test_a_trainer_resumes_from_its_checkpoint_and_the_run_goes_on(whole, tmp_pa
     expected, found = samples(whole), samples(tmp_path)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_a_killed_trainer_resumes_in_this_process(whole, tmp_path):
+    killed(lambda: prepared(tmp_path, callbacks=[KillAt(14)])[0].train())
+    trainer, sampling = prepared(tmp_path)
+    trainer.train(resume_from_checkpoint=True)
+    assert len(sampling.run()) == 8
+    sampling._recording.close()
+    expected, found = samples(whole), samples(tmp_path)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def in_parallel(folder, **options):
+    trainer, sampling = prepared(folder, max_steps=8, save_strategy="no", **options)
+    trainer.train()
+    sampling._recording.close()
+    return torch.distributed.get_world_size()
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_are_one_to_rounding(tmp_path):
+    """With all data in every step, half of them in each process."""
+    options = {"per_device_train_batch_size": N // 2, "ddp_backend": "gloo"}
+    refused = launch(in_parallel, 2, tmp_path / "refused", **options)
+    assert all("average_tokens_across_devices=True multiplies the loss" in each for each in refused)
+    options["average_tokens_across_devices"] = False
+    assert launch(in_parallel, 2, tmp_path / "two", **options) == [2, 2]
+    trainer, sampling = prepared(tmp_path / "one", per_device_train_batch_size=N, max_steps=8, save_strategy="no")
+    trainer.train()
+    sampling._recording.close()
+    one, two = samples(tmp_path / "one"), samples(tmp_path / "two")
+    assert one.keys() == two.keys() == {(0, 6), (0, 8)}
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -91,7 +128,7 @@ def test_a_second_chain_is_recorded_beside_the_first(whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [9, 12, 13])
-def test_a_killed_trainer_resumes_bit_for_bit(whole, tmp_path, kill):
+def test_a_killed_trainer_resumes_in_another_process(whole, tmp_path, kill):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     command = [sys.executable, str(root / "tests/integrations/trainer_program.py"), str(tmp_path)]
@@ -120,7 +157,7 @@ def test_a_killed_trainer_resumes_bit_for_bit(whole, tmp_path, kill):
         pytest.param(
             {"model": "dropout"}, r"training mode.*dropout to 0 in the model's config", marks=pytest.mark.slow
         ),
-        pytest.param({"data": "unlabelled"}, r'have no "labels".*rename_column', marks=pytest.mark.slow),
+        ({"data": "unlabelled"}, r'have no "labels".*rename_column'),
         pytest.param(
             {"posterior": "of other data"}, r"num_data=7, but the training set has 48", marks=pytest.mark.slow
         ),

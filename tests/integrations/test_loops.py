@@ -6,6 +6,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from transformers import get_linear_schedule_with_warmup
 
 import langevin as lv
 from langevin.integrations.accelerate import Sampling as AccelerateSampling
@@ -106,6 +107,30 @@ def test_accelerate_records_and_refuses(tmp_path):
         accelerator.gradient_state.plugin_kwargs["num_steps"] = 1
     with pytest.raises(ValueError, match="AdamW is not a langevin.Sampler"):
         AccelerateSampling(accelerator, posterior, torch.optim.AdamW(posterior.parameters()))
+
+
+def test_accelerate_refuses_to_clip_and_to_come_to_rest():
+    accelerator, posterior, other = Accelerator(cpu=True), toy_posterior(), nn.Linear(2, 1)
+    sampler = lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
+    prepared, stepped = accelerator.prepare(posterior, sampler)
+    AccelerateSampling(accelerator, posterior, stepped)
+    with pytest.raises(ValueError, match=r"clip_grad_norm_\(…\) clips gradients.*out of the loop"):
+        accelerator.clip_grad_norm_(prepared.parameters(), 1.0)
+    with pytest.raises(ValueError, match=r"clip_grad_value_\(…\) clips gradients"):
+        accelerator.clip_grad_value_(prepared.parameters(), 1.0)
+    other(torch.ones(1, 2)).sum().backward()
+    accelerator.clip_grad_norm_(other.parameters(), 1e-3)
+    assert float(other.weight.grad.norm()) < 2e-3
+    for make in (
+        lambda s: torch.optim.lr_scheduler.CosineAnnealingLR(s, T_max=30),
+        lambda s: get_linear_schedule_with_warmup(s, 3, 30),
+    ):
+        accelerator, sampler = Accelerator(cpu=True), lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
+        _, stepped, _ = accelerator.prepare(posterior, sampler, make(sampler))
+        with pytest.raises(ValueError, match="learning rate decays from 0.01 to 0 in 30 steps"):
+            AccelerateSampling(accelerator, posterior, stepped)
+    accelerator, sampler = Accelerator(cpu=True), lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
+    AccelerateSampling(accelerator, posterior, accelerator.prepare(posterior, sampler, lv.cyclical(10)(sampler))[1])
 
 
 def test_a_recorder_goes_on_only_in_a_run_of_its_own(tmp_path):

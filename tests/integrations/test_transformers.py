@@ -90,6 +90,11 @@ def test_a_loss_that_is_no_mean_over_examples_is_refused():
     tokens = lv.Posterior(gpt2().eval(), lv.likelihoods.MeanLoss(), num_data=N)
     with pytest.raises(ValueError, match=r"mean over tokens is not one over examples: use lv.likelihoods.Tokens"):
         sampled(tokens, {**data, "labels": labels})
+    of_equal_length = {"input_ids": data["input_ids"], "labels": data["input_ids"]}  # the mean of means is the mean
+    with pytest.raises(ValueError, match=r"mean over the 8 labels of an example.*use lv.likelihoods.Tokens"):
+        sampled(tokens, of_equal_length)
+    with pytest.raises(ValueError, match=r"\(16, 8, 40\), with the classes last.*lv.likelihoods.Tokens"):
+        sampled(lv.Posterior(gpt2().eval(), lv.likelihoods.Categorical(), num_data=N), of_equal_length)
 
 
 def test_tokens_are_summed_over_the_positions_that_count():
@@ -128,7 +133,6 @@ def test_tied_weights_are_one_parameter_with_one_prior(tmp_path):
     assert torch.equal(lv.load(tmp_path / "run", gpt2())[-1:].predict(x).probs, probs)
 
 
-@pytest.mark.slow
 def test_gradient_checkpointing_changes_memory_not_gradients():
     data = text_data()
     x, y = inputs_of(data), data["labels"]

@@ -26,13 +26,12 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     TensorDataset,
-    default_collate,
 )
 from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
 from langevin.core.devices import as_tensor, home_of
-from langevin.core.outputs import plain_batch
+from langevin.core.outputs import collated, plain_batch
 
 Batch = tuple[Any, Any]
 GENERATORS = threading.RLock()  # held by the thread that draws from the global generators
@@ -193,7 +192,7 @@ class DatasetBatches(Batches):
             return split_batch(self.dataset.read_batch(indices))
         several = getattr(self.dataset, "__getitems__", None)
         items = several(indices.tolist()) if several else [self.dataset[i] for i in indices.tolist()]
-        return split_batch(default_collate(items))
+        return split_batch(collated(items))
 
     def fingerprint(self) -> dict[str, Any]:
         """The number of examples and, where they are available at once, a digest of their labels."""

@@ -35,6 +35,11 @@ class Objective(nn.Module, ABC):
     def fixed_tensors(self) -> dict[str, Tensor]:
         """Frozen parameters and buffers, by name: the rest of what a prediction needs."""
 
+    @property
+    def frozen_weights(self) -> int:
+        """The number of the model's weights that are not updated."""
+        return sum(p.numel() for p in self.parameters() if not p.requires_grad)
+
     def running_statistics(self) -> dict[str, Tensor]:
         """The buffers that training updates (those of BatchNorm), by name; they are part of a sample of the weights."""
         return {}

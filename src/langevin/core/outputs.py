@@ -1,4 +1,4 @@
-"""Calling a model, and the tensor of what it returns that the likelihood is about.
+"""Batches of examples, calling a model, and the tensor of what it returns that the likelihood is about.
 
 Models of Hugging Face return a `ModelOutput`, others a dict or a tuple. Their "logits", or the only tensor, are found;
 what is called otherwise is named: `lv.Posterior(model, …, output="scores")`.
@@ -6,10 +6,12 @@ what is called otherwise is named: `lv.Posterior(model, …, output="scores")`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 
 def call(model: nn.Module, x: Any) -> Any:
@@ -75,3 +77,28 @@ def plain_batch(batch: Any) -> Any:
     if type(batch) in (tuple, list) and any(isinstance(each, Mapping) for each in batch):
         return type(batch)(plain_batch(each) for each in batch)
     return batch
+
+
+def collated(items: Sequence[Any]) -> Any:
+    """The examples as one batch. Those of a Hugging Face data set may be dicts of lists of numbers."""
+    if items and isinstance(items[0], Mapping):
+        items = [{name: _as_tensor(value) for name, value in item.items()} for item in items]
+        if texts := [name for name, value in items[0].items() if isinstance(value, str)]:
+            raise ValueError(
+                f"The data set has texts under {texts}; a model takes the tokens alone. Write "
+                f"data.remove_columns({texts})."
+            )
+        for name, value in items[0].items():
+            lengths = {tuple(item[name].shape) for item in items} if isinstance(value, Tensor) else set()
+            if len(lengths) > 1:
+                raise ValueError(
+                    f"The examples differ in the shape of {name!r}: {', '.join(map(str, sorted(lengths)[:3]))}. Pad "
+                    f'them alike, tokenizer(…, padding="max_length", max_length=…), or batch by batch: '
+                    f"DataLoader(data, batch_size=32, shuffle=True, collate_fn=DataCollatorWithPadding(tokenizer))."
+                )
+    return default_collate(list(items))
+
+
+def _as_tensor(value: Any) -> Any:
+    numbers = isinstance(value, list) and value and isinstance(value[0], int | float)
+    return torch.tensor(value, device="cpu") if numbers else value

@@ -5,6 +5,7 @@ They are known by what they have, so that neither transformers nor peft is impor
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -62,8 +63,8 @@ def refuse_model(model: nn.Module) -> None:
                 f"model.enable_adapter_layers()."
             )
     for name, parameter in model.named_parameters():
-        quantized = hasattr(parameter, "quant_state") or not (parameter.is_floating_point() or parameter.is_complex())
-        if parameter.requires_grad and quantized:
+        marked = hasattr(parameter, "quant_state") or hasattr(parameter, "SCB")  # of bitsandbytes, in 4 and 8 bits
+        if parameter.requires_grad and (marked or not (parameter.is_floating_point() or parameter.is_complex())):
             raise ValueError(
                 f"Parameter {name!r} is quantized ({type(parameter).__name__}), and a sampler can't move it. Freeze "
                 f"the base model and sample an adapter in float32: peft.get_peft_model(model, LoraConfig(…))."
@@ -108,8 +109,12 @@ def shared_frozen(model: nn.Module) -> dict[int, Any]:
     """
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        if not parameter.requires_grad and type(parameter) is nn.Parameter:
-            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        if parameter.requires_grad:
+            continue
+        plain = type(parameter) is nn.Parameter
+        alias = nn.Parameter(parameter.detach(), requires_grad=False) if plain else copy.copy(parameter)
+        if type(alias) is type(parameter):  # a quantized weight that can't be aliased is copied
+            memo[id(parameter)] = alias
     return memo
 
 

@@ -13,7 +13,8 @@ eighth of burn-in: stiff directions, in which a distant anchor would make the re
 soft ones have hardly left the start, which is a constant (the reading of a direction that relaxes in time t is too cold
 by at most 6 %, at t = 2 burn-ins).
 For models that are not too large the sums of g in some windows of the run are kept too, and N (s−a)·g is added
-afterwards. A single chain, and a large model, are read about s.
+afterwards. A single chain, a large model, and adapters of a frozen one are read about s: the windows would take many
+times the memory of the adapters.
 
 The gradient one needs no anchor. It weighs directions by their curvature, so it sees the stiff ones, which a large step
 and mini-batch noise heat first, and settles fast. The two side by side distinguish hot stiff directions from cold soft
@@ -35,16 +36,17 @@ from langevin.core.statistics import Estimate, dot_of_difference, mean_and_error
 
 _WINDOWS = 32  # when all are full, pairs are merged
 _WINDOW_BYTES = 16 << 20  # of one chain; the sums of g of larger models are not kept
+_ADAPTER_BYTES = 1 << 18  # the same where most weights are frozen, and memory counts in copies of the others
 
 
 class Thermometer:
     """Reads N (θ−s)·g/dim of one chain, or of stacked ones along their first axis.
 
     State: s (where they are now, until `average` is called), the sums over windows of (θ−s)·g, by tensor, and of g, the
-    mean of θ; the stiffest direction that a probe has found.
+    mean of θ; the stiffest direction that a probe has found. `frozen` is the number of weights that are not sampled.
     """
 
-    def __init__(self, params: Sequence[Tensor], num_data: int, stacked: bool) -> None:
+    def __init__(self, params: Sequence[Tensor], num_data: int, stacked: bool, frozen: int = 0) -> None:
         self.anchor = [p.detach().clone() for p in params]
         self.averaged = 0
         self._stacked = stacked
@@ -58,7 +60,7 @@ class Thermometer:
         self.products: Tensor | None = None  # (chains, windows, tensors)
         self.slopes: list[Tensor] = []  # of each tensor (chains, windows, …)
         self.means: list[Tensor] = []  # of the weights over all readings, about which other chains are read
-        if keeps_windows(sum(p.nbytes for p in params) // self._chains):
+        if keeps_windows(sum(p.nbytes for p in params) // self._chains, frozen > sum(sizes)):
             self.products = torch.zeros(self._chains, _WINDOWS, len(params), dtype=torch.float64, device=device)
             self.slopes = [p.new_zeros(self._chains, _WINDOWS, *(p.shape[1:] if stacked else p.shape)) for p in params]
             self.means = [torch.zeros_like(p) for p in params]
@@ -147,9 +149,9 @@ class Thermometer:
                     sums[index, : len(part)] = part.to(sums)
 
 
-def keeps_windows(size: int) -> bool:
-    """Whether the sums of g of a model of that many bytes are kept."""
-    return size * _WINDOWS <= _WINDOW_BYTES
+def keeps_windows(size: int, frozen: bool = False) -> bool:
+    """Whether the sums of g are kept of so many bytes of sampled weights, beside which most weights may be frozen."""
+    return size * _WINDOWS <= (_ADAPTER_BYTES if frozen else _WINDOW_BYTES)
 
 
 @dataclass(frozen=True)

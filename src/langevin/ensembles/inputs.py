@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset
 
 from langevin.core.batches import batch_size_of, split_batch
 from langevin.core.devices import as_tensor
-from langevin.core.outputs import plain_batch
+from langevin.core.outputs import collated, plain_batch
 
 
 def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
@@ -56,7 +56,7 @@ def gathered(data: Any, *, targets: bool = False) -> Any:
     else:
         size = 1024
         batches = [
-            default_collate([data[i] for i in range(start, min(start + size, len(data)))])
+            collated([data[i] for i in range(start, min(start + size, len(data)))])
             for start in range(0, len(data), size)
         ]
     if not batches:

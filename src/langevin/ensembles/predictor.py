@@ -290,8 +290,13 @@ class Predictor:
         return other
 
     def _aliases(self) -> dict[int, Any]:
-        """A memo for `copy.deepcopy`: tensors of the copy are objects of their own, in the same memory."""
-        aliases: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in self._module.parameters()}
+        """A memo for `copy.deepcopy`: tensors of the copy are objects of their own, in the same memory.
+
+        Not those that are more than numbers, such as quantized ones: they are never sampled, and the same objects.
+        """
+        aliases: dict[int, Any] = {
+            id(p): nn.Parameter(p.data, False) if type(p) is nn.Parameter else p for p in self._module.parameters()
+        }
         return aliases | {id(b): b.detach() for b in self._module.buffers()}
 
     def _tensors(self) -> dict[str, Tensor]:

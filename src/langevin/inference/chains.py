@@ -90,7 +90,7 @@ class Chains(ABC):
             self.stepper.plan(burn_in)
             self.stepper.looks_for_divergence = self._on_cpu  # elsewhere the losses tell
         self.scheduler = make_scheduler(self.stepper) if make_scheduler else None
-        self.thermometer = Thermometer(self.params, objective.num_data, self.stacked)
+        self.thermometer = Thermometer(self.params, objective.num_data, self.stacked, objective.frozen_weights)
         self.prior_scales = PriorScales(objective, self.stepper, self.numbers, self.stacked)
         self._prior_constant = self._fuse_prior()  # None unless the update adds the gradient of the Gaussian priors
         self._whole = True  # whether the last loss and gradient have all terms of the prior
@@ -300,7 +300,8 @@ class Chains(ABC):
             group.update(fresh)
         if self.scheduler is not None and schedule is not None:
             self.scheduler.load_state_dict(copy.deepcopy(schedule))
-        self.thermometer = Thermometer(self.params, self.objective.num_data, self.stacked)
+        objective = self.objective
+        self.thermometer = Thermometer(self.params, objective.num_data, self.stacked, objective.frozen_weights)
         self.prior_scales.reset()
         self.step = 0
         self._ahead = None

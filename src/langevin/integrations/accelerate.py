@@ -14,8 +14,12 @@ run = sampling.run()
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from langevin.core.arguments import COUNT, NATURAL, validated
 from langevin.core.posterior import Posterior
@@ -24,7 +28,10 @@ from langevin.integrations import recording
 
 
 class Sampling:
-    """Records the weights that a loop with an `Accelerator` visits. Do not clip gradients in it.
+    """Records the weights that a loop with an `Accelerator` visits, and refuses what changes the target.
+
+    Gradients of the sampled parameters can't be clipped by this accelerator any more. A learning rate that decays to
+    zero is known if its schedule was prepared before.
 
     Args:
         accelerator: the `Accelerator`.
@@ -55,6 +62,9 @@ class Sampling:
             why = "scales the loss and skips steps in which gradients overflow"
             recording.refuse("mixed_precision", "fp16", why, 'mixed_precision="bf16"')
         recording.refuse_dropout(posterior)
+        for scheduler in accelerator._schedulers:
+            recording.refuse_schedule(scheduler, recording.planned_steps(scheduler))
+        _guard_clipping(accelerator, posterior)
 
     def record(self, loss: Any = None) -> None:
         """After every step: record the weights, if their turn has come."""
@@ -68,3 +78,24 @@ class Sampling:
     def run(self) -> Run:
         """The samples so far."""
         return self._recording.run()
+
+
+def _guard_clipping(accelerator: Any, posterior: Posterior) -> None:
+    """Let the accelerator refuse to clip gradients of these parameters; those of others it clips as before."""
+    sampled = {id(p) for p in posterior.trainable_parameters().values()}
+
+    def guarded(clip: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(clip)
+        def checked(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            if any(id(p) in sampled for p in given):
+                raise ValueError(
+                    f"accelerator.{clip.__name__}(…) clips gradients of the sampled parameters, so the samples would "
+                    f"not be of the posterior. Take the call out of the loop; a sampler's step is bounded by its lr."
+                )
+            return clip(given, *args, **kwargs)
+
+        return checked
+
+    accelerator.clip_grad_norm_ = guarded(accelerator.clip_grad_norm_)
+    accelerator.clip_grad_value_ = guarded(accelerator.clip_grad_value_)

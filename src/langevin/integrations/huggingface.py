@@ -98,7 +98,10 @@ class Sampling(TrainerCallback):
         recording.refuse_other_data(posterior, event["train_dataloader"])
         for name, why in _CHANGES.items():
             if getattr(args, name, None):
-                recording.refuse(name, getattr(args, name), why, f"{name}=None" if "alpha" in name else f"{name}=0")
+                instead = {"fp16": "bf16=True", "neftune_noise_alpha": "neftune_noise_alpha=None"}.get(
+                    name, f"{name}=0"
+                )
+                recording.refuse(name, getattr(args, name), why, instead)
         if args.n_gpu > 1:
             recording.refuse("n_gpu", args.n_gpu, "splits batches among devices", "one process per device: torchrun")
         if args.world_size > 1 and args.average_tokens_across_devices:
@@ -123,7 +126,7 @@ class Sampling(TrainerCallback):
 
 
 _CHANGES = {
-    "fp16": "scales the loss and skips steps in which gradients overflow, so that steps are lost: use bf16=True",
+    "fp16": "scales the loss and skips steps in which gradients overflow, so that steps are lost",
     "label_smoothing_factor": "changes the labels, and so the likelihood",
     "neftune_noise_alpha": "adds noise to the embeddings, so that there is no fixed posterior",
 }
@@ -134,7 +137,7 @@ def _check_first_batch(posterior: Posterior, loader: Any) -> None:
     dataset: Any = getattr(loader, "dataset", None)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and len(dataset)):
         return
-    count = min(4, len(dataset))
+    count = min(64, len(dataset))  # enough that some are shorter than others, and padded
     try:
         batch = loader.collate_fn([dataset[i] for i in range(count)])
     except Exception:  # a collator of its own kind: the trainer will say

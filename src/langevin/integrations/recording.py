@@ -161,6 +161,16 @@ def refuse_schedule(scheduler: Any, steps: int) -> None:
         )
 
 
+def planned_steps(scheduler: Any) -> int:
+    """How many steps a schedule is made for, as far as it says so itself; 0 if it does not."""
+    scheduler = getattr(scheduler, "scheduler", scheduler)
+    if isinstance(scheduler, LambdaLR):  # those of transformers
+        known = getattr(scheduler.lr_lambdas[0], "keywords", {}).get("num_training_steps")
+    else:
+        known = next((n for a in ("T_max", "total_steps", "total_iters") if (n := getattr(scheduler, a, None))), None)
+    return int(known or 0)
+
+
 def planned_rates(scheduler: Any, steps: int) -> list[float]:
     """The learning rates of the first parameter group, at up to 1000 of the steps; empty if they can't be foreseen."""
     scheduler = getattr(scheduler, "scheduler", scheduler)  # inside the wrapper of Accelerate

@@ -78,6 +78,11 @@ class Categorical:
                 f"Categorical() needs integer class labels, not {target.dtype}. Real-valued targets: Gaussian."
             )
         classes = output.shape[1]
+        if output.dim() == 3 and target.dim() == 2 and output.shape[1] == target.shape[1] != output.shape[2]:
+            raise ValueError(
+                f"The output has shape {tuple(output.shape)}, with the classes last, as language models have; "
+                f"Categorical() expects them second. For the tokens of a sequence: lv.likelihoods.Tokens()."
+            )
         if self.class_weights is not None:
             check_class_weights(self, self.class_weights, classes)
         outside = (target < 0) | (target >= classes)

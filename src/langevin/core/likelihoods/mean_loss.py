@@ -58,7 +58,17 @@ class MeanLoss:
 
     @torch.no_grad()
     def check(self, model: nn.Module, x: Any, y: Any) -> None:
-        """Raise unless the loss of a few examples is the mean of their losses, which are computed one by one."""
+        """Raise unless the loss of a few examples is the mean of their losses, which are computed one by one.
+
+        A mean over several entries of each target passes that, if all examples have as many: it is refused by its name.
+        """
+        entries = y[0].numel() if isinstance(y, Tensor) else 1
+        if entries > 1 and (self.loss_fn is None or getattr(self.loss_fn, "reduction", None) == "mean"):
+            raise ValueError(
+                f"{self!r} is a mean over the {entries} labels of an example, so the temperature would be wrong by "
+                f"their number. A mean over tokens is not one over examples: use lv.likelihoods.Tokens(); of several "
+                f"yes-or-no labels lv.likelihoods.MultiLabel()."
+            )
         x, y = tree_map(lambda t: t[:_EXAMPLES], (x, y))
         count = len(y if isinstance(y, Tensor) else next(iter(y)))
         each = [float(self.mean_energy(model, *tree_map(lambda t, i=i: t[i : i + 1], (x, y)))) for i in range(count)]
