@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.batches import Batch, LoaderBatches
+from langevin.inference.noise_rate import relative_rates
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import fetch_probe, gradients_at
 from langevin.samplers import Sampler
@@ -124,7 +125,9 @@ class LangevinGauge(Gauge):
         if self.group["step"] == 0:
             return vector
         params = list(self.chain.params)
-        return self.sampler.preconditioner.drift(self.sampler.state, self.group, params, vector)
+        scaled = self.sampler.preconditioner.drift(self.sampler.state, self.group, params, vector)
+        rates = relative_rates(self.sampler, params)
+        return [v if rate == 1 else v * rate for v, rate in zip(scaled, rates, strict=True)]
 
     def limit(self) -> float:
         """2/λ."""
