@@ -70,6 +70,12 @@ def one_network(job: Job, settings: Settings) -> Any:
     return job.ensemble(1)
 
 
+def adamw(job: Job, settings: Settings) -> Any:
+    """One network with the whole budget, a rate that decays to 0, and no early stopping."""
+    adam = partial(torch.optim.AdamW, lr=settings["lr"], weight_decay=0.0)  # the prior is in the loss
+    return job.fit(lv.SWA(cycle=1), optimizer=adam, burn_in=job.steps() - 1)  # of the last step alone
+
+
 def temperature_scaling(job: Job, settings: Settings) -> Any:
     """One network on nine tenths of the data, its confidence corrected on the last tenth."""
     order = torch.randperm(len(job.train[0]), generator=torch.Generator().manual_seed(job.seed))
@@ -182,6 +188,7 @@ METHODS = {
     for method in (
         Method("deep ensemble", deep_ensemble),  # first: it sets the budget
         Method("one network", one_network),
+        Method("AdamW", adamw, tuple({"lr": lr} for lr in (1e-3, 3e-3, 1e-2, 3e-2))),
         Method("temperature scaling", temperature_scaling),
         Method("MC dropout", mc_dropout, tuple({"rate": rate} for rate in (0.01, 0.05, 0.1, 0.2))),
         Method("SWAG", swag, tuple({"lr": lr} for lr in (1e-5, 1e-4, 1e-3, 1e-2))),
