@@ -45,6 +45,9 @@ def test_where_it_would_not_help_or_not_be_safe_there_is_one_rate():
     assert len(stepper_of(lv.SGLD, lv.likelihoods.Gaussian(NOISE), lr=1e-4).param_groups) == 1  # not sampled
     assert len(stepper_of(lv.pSGLD, lr=1e-4).param_groups) == 1  # has a scale for every weight
     assert len(stepper_of(lv.SGD, lr=1e-4).param_groups) == 1
+    assert len(stepper_of(lv.SGHMC, lr=1e-5, gradient_variance=1e-3).param_groups) == 1
+    weights, noise = stepper_of(lv.ATMC, lr=1e-5, max_speed=2e-5).param_groups
+    assert noise["max_speed"] / noise["lr"] == pytest.approx(weights["max_speed"] / weights["lr"])
     large = stepper_of(lv.SGLD, lv.likelihoods.Gaussian(2.0, sampled=True), lr=1e-2).param_groups
     assert [group["lr"] for group in large] == [1e-2, 1e-2]  # a slower rate for the noise than for weights: never
     tiny = stepper_of(lv.SGLD, lv.likelihoods.Gaussian(1e-3, sampled=True), lr=1e-6).param_groups

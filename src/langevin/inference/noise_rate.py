@@ -52,7 +52,9 @@ def _give_noise_its_rate(
         safe = limit(own * values * weights / _MOVE)
         lr = max(group["lr"], min(wanted, safe))
         group["params"] = [p for p in group["params"] if p is not parameter]
-        stepper.add_param_group({"params": [parameter], "lr": lr})
+        speed = stepper.defaults.get("max_speed")
+        limited = {"max_speed": speed * lr / group["lr"]} if isinstance(speed, int | float) else {}
+        stepper.add_param_group({"params": [parameter], "lr": lr, **limited})
 
 
 def relative_rates(stepper: Optimizer, params: Sequence[Tensor]) -> list[float]:
@@ -63,8 +65,12 @@ def relative_rates(stepper: Optimizer, params: Sequence[Tensor]) -> list[float]:
 
 
 def _has_one_rate(stepper: Sampler) -> bool:
-    """Whether there is one rate for all parameters; preconditioners and full-batch samplers scale by themselves."""
+    """Whether there is one rate for all parameters; preconditioners and full-batch samplers scale by themselves.
+
+    A variance of the gradient that the user gives is compared with one rate.
+    """
     plain = isinstance(getattr(stepper, "preconditioner", None), Identity | None)
+    plain = plain and not stepper.defaults.get("gradient_variance") and not stepper.state
     return plain and stepper.injects_noise and not stepper.full_batch and len(stepper.param_groups) == 1
 
 
