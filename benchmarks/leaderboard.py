@@ -121,7 +121,7 @@ def run_cell(folder: Path, cell: Cell, make: Callable[[str, int], Task]) -> dict
         warnings.simplefilter("ignore")  # verdicts on runs by hand: the page says what they are
         try:
             found = scores(method.fit(job, method.settings[number]), task)
-        except (lv.DivergenceError, FloatingPointError, torch.linalg.LinAlgError) as error:
+        except (lv.DivergenceError, ArithmeticError, torch._C._LinAlgError) as error:
             failure = f"{type(error).__name__}: {str(error)[:200]}"
     if found and not all(map(math.isfinite, found.values())):
         found, failure = {}, f"not finite: {found}"

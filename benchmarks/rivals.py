@@ -59,7 +59,7 @@ class Job:
             options["optimizer"] = partial(torch.optim.Adam, lr=lr)
         if options.pop("decays", True):
             options["schedule"] = partial(CosineAnnealingLR, T_max=steps)
-        common = {"batch_size": self.batch_size, "seed": self.seed, "progress": False}
+        common: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed, "progress": False}
         fit = lv.fit(self.posterior, self.train, method, steps=steps, **common, **options)
         self.spent += steps * self.batch_size
         return fit
@@ -80,7 +80,8 @@ def temperature_scaling(job: Job, settings: Settings) -> Any:
     """One network on nine tenths of the data, its confidence corrected on the last tenth."""
     order = torch.randperm(len(job.train[0]), generator=torch.Generator().manual_seed(job.seed))
     cut = max(1, len(order) // 10)
-    part, held_out = (tuple(t[some] for t in job.train) for some in (order[cut:], order[:cut]))
+    x, y = job.train
+    part, held_out = ((x[some], y[some]) for some in (order[cut:], order[:cut]))
     return lv.evaluation.temperature_scaling(job.ensemble(1, part), held_out)
 
 

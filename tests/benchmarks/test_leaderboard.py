@@ -15,7 +15,7 @@ from langevin.inference.autopilot import warm_start
 
 @pytest.fixture(autouse=True)
 def short_training(monkeypatch):
-    monkeypatch.setattr(warm_start, "STEPS", 100)
+    monkeypatch.setattr(warm_start, "STEPS", 40)
     monkeypatch.setattr(warm_start, "EPOCHS", 1)
 
 

@@ -22,11 +22,16 @@ def problem(likelihood=None, values=1):
     return lv.Posterior(model, likelihood, lv.priors.Gaussian(1.0), num_data=N), (x, y)
 
 
-def stepper_of(kind, likelihood=None, values=1, **options):
+def chain_of(kind, likelihood=None, values=1, burn_in=0, schedule=None, **options):
     posterior, data = problem(likelihood, values)
     batches = make_batches(data, 50, 0, torch.device("cpu"))
     start = {name: p.detach() for name, p in posterior.trainable_parameters().items()}
-    return OneChain(posterior, [0], [start], batches, sampler_factory(kind, options), None, seed=0).stepper
+    make = sampler_factory(kind, options)
+    return OneChain(posterior, [0], [start], batches, make, schedule, seed=0, burn_in=burn_in)
+
+
+def stepper_of(kind, likelihood=None, values=1, **options):
+    return chain_of(kind, likelihood, values, **options).stepper
 
 
 @pytest.mark.parametrize("kind", [lv.SGLD, lv.SGHMC, lv.SGNHT, lv.ATMC])
@@ -56,6 +61,24 @@ def test_where_it_would_not_help_or_not_be_safe_there_is_one_rate():
     assert student[1]["lr"] / 1e-4 == pytest.approx((6 / 8 / NOISE**2) / (10 / 8), rel=1e-6)
 
 
+@pytest.mark.parametrize("schedule", [None, lv.cyclical(100)])
+@pytest.mark.parametrize("kind", [lv.SGLD, lv.SGHMC, lv.ATMC])
+def test_the_rate_is_raised_in_the_middle_of_burn_in(kind, schedule):
+    chain = chain_of(kind, lr=1e-5, burn_in=6, schedule=schedule)
+    ratios = []
+    for _ in range(5):
+        weights, noise = chain.stepper.param_groups
+        ratios.append(noise["lr"] / weights["lr"])
+        chain.backward()
+        chain.advance()
+    assert ratios == pytest.approx([1, 1, 1, noise["factor"], noise["factor"]])
+    assert noise["factor"] > 3
+    if kind is not lv.SGLD:
+        assert noise["reference_lr"] / weights["reference_lr"] == pytest.approx(noise["factor"])
+    chain.reset([{name: p.detach().clone() for name, p in zip(chain.names, chain.params, strict=True)}])
+    assert chain.stepper.param_groups[1]["lr"] == chain.stepper.param_groups[0]["lr"]
+
+
 def exact():
     """Mean and standard deviation of log σ, by quadrature: the weights integrate out in closed form."""
     _, (x, y) = problem()
@@ -77,7 +100,7 @@ def noise_of(kind, lr, steps, chains):
     options = {
         "lr": lr,
         "steps": steps,
-        "burn_in": 200,
+        "burn_in": 300,
         "chains": chains,
         "batch_size": N,
         "seed": 1,
@@ -90,7 +113,7 @@ def noise_of(kind, lr, steps, chains):
 @pytest.mark.parametrize(("kind", "lr"), [(lv.SGLD, 5e-4), pytest.param(lv.SGHMC, 5e-4, marks=pytest.mark.slow)])
 def test_the_target_is_the_same_and_the_noise_forgets_as_fast_as_the_weights(kind, lr):
     chains = 32
-    series, run = noise_of(kind, lr, steps=1500, chains=chains)
+    series, run = noise_of(kind, lr, steps=1000, chains=chains)
     means = torch.stack([s.double().mean() for s in series])
     error = float(means.std()) / chains**0.5
     mean, std = exact()

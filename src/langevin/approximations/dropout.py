@@ -188,7 +188,7 @@ def _rates_of_model(posterior: Posterior) -> dict[str, float]:
     for parent in posterior.model.modules():
         if not isinstance(parent, nn.Sequential):
             continue
-        children = list(parent)
+        children: list[Any] = list(parent)
         for place, module in enumerate(children):
             following = [m for m in children[place + 1 :] if not isinstance(m, nn.Identity)]
             if id(module) in ours and following and _fits(module, following[0], names):
@@ -207,7 +207,12 @@ def _rates_of_model(posterior: Posterior) -> dict[str, float]:
 
 
 def _fits(dropout: nn.Module, layer: nn.Module, names: dict[int, str]) -> bool:
-    kinds = {nn.Dropout: nn.Linear, nn.Dropout1d: nn.Conv1d, nn.Dropout2d: nn.Conv2d, nn.Dropout3d: nn.Conv3d}
+    kinds: dict[type, type] = {
+        nn.Dropout: nn.Linear,
+        nn.Dropout1d: nn.Conv1d,
+        nn.Dropout2d: nn.Conv2d,
+        nn.Dropout3d: nn.Conv3d,
+    }
     return type(layer) is kinds.get(type(dropout)) and _has_columns(layer) and id(layer.weight) in names
 
 

@@ -84,7 +84,7 @@ class Chains(ABC):
         self._on_cpu = self.params[0].is_cpu
         chain: int | list[int] = self.numbers if self.stacked else self.numbers[0]
         self.stepper = make_stepper(self.params, num_data=objective.num_data, seed=seed, chain=chain)
-        bind_sampler(self.stepper, objective, self.names, self.params, batches)
+        self._noise_rate = bind_sampler(self.stepper, objective, self.names, self.params, batches, burn_in)
         if isinstance(self.stepper, Sampler):
             self.stepper.plan(burn_in)
             self.stepper.looks_for_divergence = self._on_cpu  # elsewhere the losses tell
@@ -180,6 +180,7 @@ class Chains(ABC):
         if self.scheduler is not None:
             self.scheduler.step()
         self.step += 1
+        self._noise_rate.follow(self.step, self.scheduler)
         if self.prior_scales.redraw(dict(zip(self.names, self.params, strict=True)), self.seed, self.step):
             self._ahead = None
             if isinstance(self.stepper, Sampler):

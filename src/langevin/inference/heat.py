@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_map
 
 from langevin.core import random
 from langevin.core.batches import Batch, LoaderBatches
-from langevin.inference.noise_rate import relative_rates
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import fetch_probe, gradients_at
 from langevin.samplers import Sampler
@@ -125,9 +124,7 @@ class LangevinGauge(Gauge):
         if self.group["step"] == 0:
             return vector
         params = list(self.chain.params)
-        scaled = self.sampler.preconditioner.drift(self.sampler.state, self.group, params, vector)
-        rates = relative_rates(self.sampler, params)
-        return [v if rate == 1 else v * rate for v, rate in zip(scaled, rates, strict=True)]
+        return self.sampler.preconditioner.drift(self.sampler.state, self.group, params, vector)
 
     def limit(self) -> float:
         """2/λ."""

@@ -5,14 +5,15 @@ log σ forgets about 1/(2σ²) times more slowly than a weight (50 times at σ =
 far from its stability limit as a weight of curvature 1/σ², σ the value that was given. A constant rate for a parameter
 is a constant diagonal metric: the target is the same.
 
-While residuals r are larger than σ, the gradient r²/σ² moves log σ up, far and at once if the rate is high; back it
-goes by the rate in a step. So the rate is limited to a first move of about `_MOVE` at r = 1, where a network with
-standardized targets starts.
+It gets it in the middle of burn-in. Before, residuals r are those of a network that is not trained: the gradient r²/σ²
+would raise σ to r at once, where all curvatures are small and weights hardly move. For the same reason the rate is
+limited to a move of about `_MOVE` at r = 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -26,20 +27,47 @@ from langevin.samplers import Sampler
 _MOVE = 5.0
 
 
+class NoiseRate:
+    """The parameter groups of the noise, whose rate is multiplied by their "factor" at a step."""
+
+    def __init__(self, stepper: Optimizer, step: int) -> None:
+        self._step = step
+        self._groups = [(n, group) for n, group in enumerate(stepper.param_groups) if "factor" in group]
+        self.follow(0, None)
+
+    def follow(self, step: int, scheduler: Any) -> None:
+        """Called after every step with the number of the next; a scheduler goes on from the new rate."""
+        if step != self._step:
+            return
+        for number, group in self._groups:
+            for name in ("lr", "initial_lr", "reference_lr", "max_speed"):
+                if group.get(name) is not None:
+                    group[name] *= group["factor"]
+            if scheduler is not None:
+                scheduler.base_lrs[number] *= group["factor"]
+
+
 def bind_sampler(
-    stepper: Optimizer, objective: Objective, names: Sequence[str], params: Sequence[Tensor], batches: Batches
-) -> None:
-    """Bind a sampler to posterior and data, and give the scale of the noise a rate of its own."""
+    stepper: Optimizer,
+    objective: Objective,
+    names: Sequence[str],
+    params: Sequence[Tensor],
+    batches: Batches,
+    burn_in: int,
+) -> NoiseRate:
+    """Bind a sampler to posterior and data, and give the scale of the noise a group of its own."""
     if isinstance(stepper, Sampler) and isinstance(objective, Posterior):
-        _give_noise_its_rate(stepper, objective, names, params, batches)
+        _separate_noise(stepper, objective, names, params, batches)
         stepper.bind(objective, batches)
+    return NoiseRate(stepper, burn_in // 2)
 
 
-def _give_noise_its_rate(
+def _separate_noise(
     stepper: Sampler, objective: Posterior, names: Sequence[str], params: Sequence[Tensor], batches: Batches
 ) -> None:
-    """Move the scales of the noise to a parameter group of their own, if the sampler has one rate for all."""
-    curvatures = getattr(objective.likelihood, "noise_curvatures", dict)()
+    """Move the scales of the noise to groups of their own, if the sampler has one rate for all."""
+    likelihood: Any = objective.likelihood
+    curvatures = likelihood.noise_curvatures() if hasattr(likelihood, "noise_curvatures") else {}
     where = {name: p for name, p in zip(names, params, strict=True) if name.removeprefix("likelihood.") in curvatures}
     if not where or not _has_one_rate(stepper):
         return
@@ -48,20 +76,10 @@ def _give_noise_its_rate(
     for name, parameter in where.items():
         own, weights = curvatures[name.removeprefix("likelihood.")]
         limit = stepper.stability_limit
-        wanted = group["lr"] * limit(own * values) / limit(weights)
-        safe = limit(own * values * weights / _MOVE)
-        lr = max(group["lr"], min(wanted, safe))
+        wanted = limit(own * values) / limit(weights)
+        safe = limit(own * values * weights / _MOVE) / group["lr"]
         group["params"] = [p for p in group["params"] if p is not parameter]
-        speed = stepper.defaults.get("max_speed")
-        limited = {"max_speed": speed * lr / group["lr"]} if isinstance(speed, int | float) else {}
-        stepper.add_param_group({"params": [parameter], "lr": lr, **limited})
-
-
-def relative_rates(stepper: Optimizer, params: Sequence[Tensor]) -> list[float]:
-    """The lr of each parameter, relative to that of the first group."""
-    first = float(stepper.param_groups[0]["lr"])
-    rates = {id(p): float(group["lr"]) / first for group in stepper.param_groups for p in group["params"]}
-    return [rates[id(p)] for p in params]
+        stepper.add_param_group({"params": [parameter], "factor": max(1.0, min(wanted, safe))})
 
 
 def _has_one_rate(stepper: Sampler) -> bool:
@@ -70,8 +88,8 @@ def _has_one_rate(stepper: Sampler) -> bool:
     A variance of the gradient that the user gives is compared with one rate.
     """
     plain = isinstance(getattr(stepper, "preconditioner", None), Identity | None)
-    plain = plain and not stepper.defaults.get("gradient_variance") and not stepper.state
-    return plain and stepper.injects_noise and not stepper.full_batch and len(stepper.param_groups) == 1
+    given = stepper.defaults.get("gradient_variance") or any("gradient_variance" in s for s in stepper.state.values())
+    return plain and not given and stepper.injects_noise and not stepper.full_batch and len(stepper.param_groups) == 1
 
 
 def _values_per_example(batches: Batches) -> int:

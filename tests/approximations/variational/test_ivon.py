@@ -28,15 +28,15 @@ def problem():
 def test_mean_and_variance_of_a_conjugate_posterior(batch_size):
     """The best q of independent weights has the posterior's mean, and the diagonal of its precision as precisions."""
     posterior, data, precision, mean = problem()
-    method = lv.IVON(lr=0.05, beta2=0.998, init_std=0.2)
-    fit = lv.fit(posterior, data, method, steps=4000, batch_size=batch_size, burn_in=3000, progress=False)
+    method = lv.IVON(lr=0.05, beta2=0.995, init_std=0.2)
+    fit = lv.fit(posterior, data, method, steps=2000, batch_size=batch_size, burn_in=1400, progress=False)
     means = torch.stack([snapshot["mean/weight"] for snapshot in fit.snapshots]).mean(0)
     error = means.std(0) / COPIES**0.5
     assert bool(((means.mean(0) - mean).abs() < 4 * error + 1e-3).all())
     assert bool((error < 0.02).all())
     found = torch.stack([snapshot["precision/weight"] for snapshot in fit.snapshots]).mean(0)
     ratio, error = found.mean(0) / precision.diag(), found.std(0) / COPIES**0.5 / precision.diag()
-    bias = 0.5 * 0.002 * (3 if batch_size == N else 40)  # (ρ/2) Var(R)/P², of which mini-batch noise is the larger part
+    bias = 0.5 * 0.005 * (3 if batch_size == N else 40)  # (ρ/2) Var(R)/P², of which mini-batch noise is the larger part
     assert bool(((ratio - 1 - bias / 2).abs() < 4 * error + bias / 2).all())
     assert bool((error < 0.02).all())
     variance = fit.distribution.variance["weight"]

@@ -54,8 +54,8 @@ class IVON(Reparameterized):
     init_std: float = 0.05
     draws: int = 1
     own_optimizer: ClassVar[bool] = True
-    reparameterization: ClassVar[str] = "plain"
-    kl_warmup: ClassVar[int] = 0
+    reparameterization: ClassVar[str] = "plain"  # type: ignore[misc]  # a setting of the other families
+    kl_warmup: ClassVar[int] = 0  # type: ignore[misc]
     citation: ClassVar[str] = """@inproceedings{shen2024variational,
   title={Variational learning is effective for large deep networks},
   author={Shen, Yuesong and Daheim, Nico and Cong, Bai and Nickl, Peter and Marconi, Gian Maria and
