@@ -157,12 +157,13 @@ class MaskedColumns(WeightDistribution):
 
     def covariance(self) -> Tensor:
         """p/(1 − p) ŵⱼ ŵⱼᵀ within a column j, 0 elsewhere."""
-        whole = torch.zeros(self.count(), self.count(), dtype=torch.float64)
+        device = next(iter(self.mean.values())).device
+        whole = torch.zeros(self.count(), self.count(), dtype=torch.float64, device=device)
         start = 0
         for name, weight in self.mean.items():
-            places = torch.arange(start, start + weight.numel()).reshape(weight.shape)
+            places = torch.arange(start, start + weight.numel(), device=device).reshape(weight.shape)
             for column in range(weight.shape[1]) if name in self.rates else ():
-                at, own = places[:, column].flatten(), weight[:, column].flatten().double().cpu()
+                at, own = places[:, column].flatten(), weight[:, column].flatten().double()
                 whole[at[:, None], at] = torch.outer(own, own) * self.rates[name] / (1 - self.rates[name])
             start += weight.numel()
         return whole

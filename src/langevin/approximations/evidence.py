@@ -10,6 +10,7 @@ with the eigenvalues μ of M, the derivative with respect to a vanishes at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -48,18 +49,16 @@ def log_marginal_likelihood(
     count = 0
     for name, precision in own.items():
         size = tensors[f"mean/{name}"].numel()
-        log_det += size * float(torch.tensor(precision, dtype=torch.float64).log())
+        log_det += size * math.log(precision)
         count += size
-    return -energy + 0.5 * count * float(torch.tensor(2 * torch.pi, dtype=torch.float64).log()) - 0.5 * log_det
+    return -energy + 0.5 * count * math.log(2 * math.pi) - 0.5 * log_det
 
 
 def _eigenvalues(method: Laplace, precisions: Mapping[str, float], tensors: Mapping[str, Tensor]) -> Tensor:
     """μ, of the curvature of the data in units of the prior's precision."""
     if "precision_root" in tensors:
-        sizes = [torch.full((tensors[f"mean/{name}"].numel(),), p).double() for name, p in precisions.items()]
-        root = (
-            tensors["precision_root"].double() / torch.cat(sizes).to(tensors["precision_root"].device).sqrt()[:, None]
-        )
+        sizes = [torch.full_like(tensors[f"mean/{name}"].flatten(), p).double() for name, p in precisions.items()]
+        root = tensors["precision_root"].double() / torch.cat(sizes).sqrt()[:, None]
         found = [torch.linalg.eigvalsh(root @ root.mT) * method.temperature]
     else:
         found = [
