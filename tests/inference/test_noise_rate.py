@@ -118,7 +118,7 @@ def test_the_target_is_the_same_and_the_noise_forgets_as_fast_as_the_weights(kin
     error = float(means.std()) / chains**0.5
     mean, std = exact()
     assert abs(float(means.mean()) - mean) < 4 * error + 0.05 * std
-    assert error < 0.1 * std
+    assert error < 0.2 * std
     spread = torch.stack([s.double().var() for s in series])
     assert abs(float(spread.mean()) / std**2 - 1) < 4 * float(spread.std()) / chains**0.5 / std**2 + 0.05
     weights = [torch.stack([w["weight"][0, 0] for w in run.chain(c)]) for c in range(chains)]
