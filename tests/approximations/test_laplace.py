@@ -60,9 +60,19 @@ def test_the_marginal_likelihood_is_exact_for_a_conjugate_model(structure):
 def test_at_a_given_mode_only_the_prior_scale_is_tuned():
     problem = conjugate()
     data, mode = (problem.x, problem.y), {"weight": problem.mean[None]}
-    fit = laplace(problem.posterior(), data, "diagonal", prior_scale="marginal", init=mode)
+    fit = laplace(problem.posterior(), data, "full", prior_scale="marginal", init=mode)
     torch.testing.assert_close(fit.distribution.mean["weight"], mode["weight"])
-    assert fit.trace("prior_scale")[0][0] != 1.0
+    (factor,) = fit.trace("prior_scale")[0]
+
+    def evidence(factor):
+        """At this mode and curvature, without terms that do not depend on the factor."""
+        a = (factor * PRIOR) ** -2
+        precision = problem.x.T @ problem.x / NOISE**2 + a * torch.eye(len(problem.mean))
+        squares = float(problem.mean.square().sum())
+        return 0.5 * (len(problem.mean) * math.log(a) - a * squares - float(torch.logdet(precision)))
+
+    assert abs(factor - 1) > 0.02
+    assert evidence(factor) > max(evidence(0.999 * factor), evidence(1.001 * factor))
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

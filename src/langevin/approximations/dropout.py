@@ -80,7 +80,7 @@ class Dropout(Objective):
         self.posterior, self.num_data = posterior, posterior.num_data
         own = [module for module in posterior.model.modules() if isinstance(module, _DropoutNd) and module.training]
         if rate is None:
-            self._masked: dict[str, tuple[nn.Module, float]] = {}  # by hand: the model's own layers do it
+            self._masked: dict[str, tuple[nn.Module, float]] = {}  # none: the model's own layers do it
             self._rates = _rates_of_model(posterior)
         elif any(module.p > 0 for module in own):
             raise ValueError(
@@ -119,9 +119,10 @@ class Dropout(Objective):
         return self.posterior.fixed_tensors()
 
     def running_statistics(self) -> dict[str, Tensor]:
-        """The rates, so that snapshots have them."""
+        """Those of the posterior, and the rates, so that snapshots have them."""
         like = next(self.posterior.parameters())
-        return {f"{_RATE}{name}": like.new_tensor(rate, requires_grad=False) for name, rate in self._rates.items()}
+        rates = {f"{_RATE}{name}": like.new_tensor(rate, requires_grad=False) for name, rate in self._rates.items()}
+        return self.posterior.running_statistics() | rates
 
     @property
     def stochastic_forward(self) -> bool:
