@@ -99,14 +99,15 @@ def _table(name: str, rows: Cells) -> list[str]:
     names = [score for score in _COLUMNS if any(score in row["scores"] for row in rows)]
     count = len({row["split"] for row in rows})
     lines = [f"### {name}", ""]
-    lines += ["| | " + " | ".join(_COLUMNS[score] for score in names) + " | example-gradients | seconds |"]
+    lines += ["| | " + " | ".join(_COLUMNS[score] for score in names) + " | example-gradients | CPU seconds |"]
     lines += ["|---" * (len(names) + 3) + "|"]
     bold = {score: best(rows, score) for score in names}
     for method in METHODS:
         own = [row for row in rows if row["method"] == method]
         texts = [_text(rows, method, score, method in bold[score], count) for score in names]
         spent = f"{statistics.fmean(row['example_gradients'] for row in own):,.0f}" if own else ""
-        seconds = f"{statistics.median(row['seconds'] for row in own):.0f}" if own else ""
+        measured = [row["cpu_seconds"] for row in own if "cpu_seconds" in row]
+        seconds = f"{statistics.median(measured):.0f}" if measured else ""
         lines.append(f"| {method} | " + " | ".join(texts) + f" | {spent} | {seconds} |")
     return [*lines, ""]
 
