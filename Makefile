@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow test-gpu lint bench bench-autopilot faults reproduce architecture package clean
+.PHONY: demo test test-slow test-gpu lint bench bench-autopilot leaderboard faults reproduce architecture package clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -28,6 +28,10 @@ lint: .venv/ready-test
 # what is in docs/gold already is not run again; peers are compared with where `pip install '.[bench]'` put them
 bench-autopilot: .venv/ready-test
 	$(BIN)/python -m benchmarks autopilot --out docs/autopilot --sets yacht,concrete,energy,protein,wine-quality-red,power-plant
+
+# days on one core; LEADERBOARD="--sets yacht,energy --splits 5" does a part
+leaderboard: .venv/ready-test
+	$(BIN)/python -m benchmarks leaderboard --out docs/leaderboard --page docs/leaderboard.md $(LEADERBOARD)
 
 bench: .venv/ready-test
 	$(BIN)/python -m benchmarks --out benchmarks

@@ -124,6 +124,39 @@ def bde(
 
 
 @app.command()
+def leaderboard(
+    out: Annotated[Path, typer.Option(help="Directory of the cells; those that are there are not run again.")],
+    page: Annotated[Path | None, typer.Option(help="The page to write (docs/leaderboard.md).")] = None,
+    sets: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default all.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all.")] = None,
+    splits: Annotated[int | None, typer.Option(help="At most so many splits of each set.")] = None,
+    times: Annotated[int, typer.Option(help="The budget, in deep ensembles (10: the second table).")] = 1,
+    max_hours: Annotated[float, typer.Option(help="Begin no cell after so many hours.")] = 1e9,
+) -> None:
+    """Every method on every data set with the gradients of a deep ensemble; resumable, a cell at a time."""
+    from benchmarks.leaderboard import run_leaderboard
+    from benchmarks.leaderboard_tasks import ROWS
+    from benchmarks.rivals import METHODS
+
+    chosen = {}
+    for option, given, known in (("--sets", sets, list(ROWS)), ("--methods", methods, list(METHODS))):
+        names = known if given is None else [name.strip() for name in given.split(",")]
+        if unknown := [name for name in names if name not in known]:
+            raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}.", param_hint=option)
+        chosen[option] = names
+    run_leaderboard(
+        out,
+        chosen["--sets"],
+        chosen["--methods"],
+        splits,
+        times=times,
+        max_hours=max_hours,
+        page_file=page,
+        say=typer.echo,
+    )
+
+
+@app.command()
 def adapters(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not measured again.")],
     page: Annotated[Path | None, typer.Option(help="The page that contains the tables (docs/fine-tuning.md).")] = None,

@@ -36,6 +36,68 @@ def test_it_is_exact_for_a_conjugate_model(structure, temperature):
         assert found.error < 1e-4
 
 
+@pytest.mark.parametrize("structure", ["kfac", "full"])
+def test_the_marginal_likelihood_is_exact_for_a_conjugate_model(structure):
+    problem = conjugate()
+    data = (problem.x, problem.y)
+    given = laplace(problem.posterior(), data, structure)
+    assert given.trace("log_marginal_likelihood")[0] == [pytest.approx(problem.evidence(), abs=1e-4)]
+    assert given.trace("prior_scale")[0] == [1.0]
+
+    def evidence(factor):
+        covariance = NOISE**2 * torch.eye(len(problem.x)) + (factor * PRIOR) ** 2 * problem.x @ problem.x.T
+        normal = torch.distributions.MultivariateNormal(torch.zeros(len(problem.x)).double(), covariance)
+        return float(normal.log_prob(problem.y[:, 0]))
+
+    best = laplace(problem.posterior(), data, structure, prior_scale="marginal")
+    (factor,), (reached,) = best.trace("prior_scale")[0], best.trace("log_marginal_likelihood")[0]
+    assert reached == pytest.approx(evidence(factor), abs=1e-4)
+    assert evidence(factor) > max(evidence(0.99 * factor), evidence(1.01 * factor))
+    exact = torch.linalg.inv(problem.x.T @ problem.x / NOISE**2 + torch.eye(len(problem.mean)) / (factor * PRIOR) ** 2)
+    torch.testing.assert_close(best.distribution.covariance(), exact, rtol=1e-6, atol=0)
+
+
+def test_at_a_given_mode_only_the_prior_scale_is_tuned():
+    problem = conjugate()
+    data, mode = (problem.x, problem.y), {"weight": problem.mean[None]}
+    fit = laplace(problem.posterior(), data, "full", prior_scale="marginal", init=mode)
+    torch.testing.assert_close(fit.distribution.mean["weight"], mode["weight"])
+    (factor,) = fit.trace("prior_scale")[0]
+
+    def evidence(factor):
+        """At this mode and curvature, without terms that do not depend on the factor."""
+        a = (factor * PRIOR) ** -2
+        precision = problem.x.T @ problem.x / NOISE**2 + a * torch.eye(len(problem.mean))
+        squares = float(problem.mean.square().sum())
+        return 0.5 * (len(problem.mean) * math.log(a) - a * squares - float(torch.logdet(precision)))
+
+    assert abs(factor - 1) > 0.02
+    assert evidence(factor) > max(evidence(0.999 * factor), evidence(1.001 * factor))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_last_layer_alone_is_the_linear_model_of_its_features(structure, tmp_path):
+    x, y = toy_data(60)
+    mode = lv.find_map(toy_posterior(n=60), (x, y))
+    fit = laplace(toy_posterior(n=60), (x, y), structure, layers="last", init=mode, out=tmp_path / "fit")
+    model = toy_model()
+    model.load_state_dict(mode)
+    features = nn.Sequential(*list(model)[:-1])(x).detach()
+    head = lv.Posterior(model[-1], lv.likelihoods.Categorical(), toy_posterior(n=60).prior, num_data=60)
+    own = {name.split(".")[-1]: mode[name] for name in mode if name.startswith(f"{len(model) - 1}.")}
+    alone = laplace(head, (features, y), structure, init=own)
+    torch.testing.assert_close(fit.distribution.covariance(), alone.distribution.covariance(), rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(fit.predict(x).probs, alone.predict(features).probs, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(lv.load(tmp_path / "fit", toy_model()).predict(x).probs, fit.predict(x).probs)
+    assert set(fit[0]) == {f"{len(model) - 1}.weight", f"{len(model) - 1}.bias"}
+
+
+@pytest.mark.parametrize("wrong", [{"layers": "first"}, {"prior_scale": "best"}])
+def test_unknown_options_are_refused(wrong):
+    with pytest.raises(ValueError, match="choose"):
+        lv.Laplace(**wrong)
+
+
 def test_the_diagonal_structure_inverts_the_diagonal_of_the_precision():
     problem = conjugate()
     q = laplace(problem.posterior(), (problem.x, problem.y), "diagonal", batch_size=9).distribution

@@ -43,6 +43,15 @@ def test_laplace(tmp_path):
     assert "nothing to continue" in langevin("resume", tmp_path / "r", code=2)
 
 
+def test_methods_with_and_without_an_optimizer_of_their_own(tmp_path):
+    words = ["--method", "ivon", "--method-option", "lr=0.05", "--steps", "20"]
+    assert "IVON(lr=0.05" in langevin("fit", "--out", tmp_path / "ivon", *DIGITS, *words)
+    assert "after 12 snapshots" in langevin("resume", tmp_path / "ivon", "--steps", "24")
+    words = ["--method", "mcdropout", "--method-option", "rate=0.2", "--lr", "0.01", "--steps", "20"]
+    assert "MCDropout(rate=0.2)" in langevin("fit", "--out", tmp_path / "dropout", *DIGITS, *words)
+    assert len(lv.load(tmp_path / "dropout")) == 50
+
+
 def test_swa_averages_the_iterates_of_sgd(tmp_path):
     words = ["--lr", "0.01", "--steps", "40", "--method", "swa", "--method-option", "cycle=10"]
     langevin("fit", "--out", tmp_path / "r", *DIGITS, *words)
@@ -66,6 +75,8 @@ def test_swa_averages_the_iterates_of_sgd(tmp_path):
         (["--lr", "1", "--optimizer-option", "weight_decay=abc"], "--optimizer Adam can't be made with"),
         (["--lr", "1", "--method", "swa", "--steps", "50"], "the cycle is longer than the 50 steps"),
         (["--method", "laplace", "--lr", "1"], "takes no steps"),
+        (["--method", "ivon", "--lr", "1"], "is an optimizer itself (--method-option lr=0.1)"),
+        (["--method", "mcdropout", "--lr", "1"], "write lv.MCDropout(rate=0.1)"),
         (["--lr", "1", "--init", "nowhere"], "nowhere contains no run"),
     ],
 )

@@ -27,6 +27,25 @@ def _fit(tmp_path):
     return lv.fit(toy_posterior(), toy_data(), lv.MeanField(), optimizer=optimizer, steps=20, draws=6, progress=False)
 
 
+def _ivon(tmp_path):
+    return lv.fit(toy_posterior(), toy_data(), lv.IVON(lr=1e-2), steps=20, draws=6, progress=False)
+
+
+def _dropout(tmp_path):
+    optimizer, method = partial(torch.optim.Adam, lr=1e-2), lv.MCDropout(rate=0.3)
+    lv.fit(
+        toy_posterior(),
+        toy_data(),
+        method,
+        optimizer=optimizer,
+        steps=20,
+        draws=6,
+        out=tmp_path / "fit",
+        progress=False,
+    )
+    return lv.load(tmp_path / "fit", toy_model())
+
+
 def _weights(tmp_path):
     weights = [copy.deepcopy(toy_model()).state_dict() for _ in range(5)]
     for number, state in enumerate(weights):
@@ -42,7 +61,7 @@ def _distilled(tmp_path):
     return lv.distill(_run(tmp_path), toy_model(), toy_data()[0], steps=5)
 
 
-KINDS = {f.__name__[1:]: f for f in (_run, _stored, _fit, _weights, _union, _distilled)}
+KINDS = {f.__name__[1:]: f for f in (_run, _stored, _fit, _ivon, _dropout, _weights, _union, _distilled)}
 
 
 @pytest.fixture(params=KINDS)

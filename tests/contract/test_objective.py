@@ -23,6 +23,7 @@ def _family(family):
 OBJECTIVES = {
     "posterior": _posterior,
     "mean field": lambda: _family(lv.MeanField(reparameterization="plain")),
+    "IVON": lambda: _family(lv.IVON()),
     "low rank": lambda: _family(lv.LowRank(rank=2, reparameterization="plain")),
 }
 

@@ -168,7 +168,13 @@ def test_likelihoods_refuse_options(make, message):
         (lv.likelihoods.Poisson(), torch.zeros(3, 1), torch.tensor([0, -1, 2]), "needs counts.*found target -1"),
         (lv.likelihoods.Poisson(), torch.full((1, 1), 100.0), torch.tensor([2]), r"rate exp\(output\) overflows"),
         (lv.likelihoods.NegativeBinomial(), torch.zeros(2), torch.tensor([0.5, 1.0]), "needs counts.*found target 0.5"),
-        (lv.likelihoods.Ordinal(3), torch.zeros(2), torch.tensor([0, 3]), r"levels 0 … 2 \(pass levels=4\?\)"),
+        (lv.likelihoods.Ordinal(3), torch.zeros(2), torch.tensor([0, 3]), r"levels 0 … 2.*Ordinal\(levels=4\)"),
+        (
+            lv.likelihoods.Ordinal(3),
+            torch.zeros(2),
+            torch.tensor([-1, 2]),
+            r"Ordinal\(levels=4\) and targets y - \(-1\)",
+        ),
         (lv.likelihoods.MultiLabel(), torch.zeros(2, 2), torch.tensor([[0, 1], [2, 0]]), "labels 0 and 1"),
         (lv.likelihoods.Categorical([1.0, 2.0]), torch.zeros(2, 3), torch.tensor([0, 2]), "2 class weights for 3"),
         (lv.likelihoods.Distribution(_gamma), torch.zeros(2, 2), torch.tensor([1.0, -1.0]), "outside the support"),
@@ -192,3 +198,21 @@ def test_likelihoods_refuse_targets_and_outputs(likelihood, output, target, mess
 def test_heteroscedastic_gaussian_refuses(output, target, message):
     with pytest.raises(ValueError, match=message):
         lv.likelihoods.HeteroscedasticGaussian().validate(output, target)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "target", "message"),
+    [
+        (lv.likelihoods.Poisson(), 1, [0, 1, -2, 3], r"needs counts.*Gaussian\(std=0.5, sampled=True\).*target -2"),
+        (lv.likelihoods.Ordinal(3), 1, [0, 1, 2, 4], r"write Ordinal\(levels=5\)"),
+        (lv.likelihoods.Categorical([1.0, 2.0]), 3, [0, 1, 2, 0], r"class_weights=\[1.0, 1.0, 1.0\]"),
+        (lv.likelihoods.HeteroscedasticGaussian(), 2, [0.0, 1.0, 2.0, 3.0], "overflows.*Standardize the inputs"),
+    ],
+)
+def test_lv_sample_refuses_what_the_likelihood_can_not_have_before_the_first_step(likelihood, outputs, target, message):
+    """Of all targets, though a mini-batch has one of them."""
+    scale = 1e39 if isinstance(likelihood, lv.likelihoods.HeteroscedasticGaussian) else 1.0
+    x = torch.ones(4, 2, dtype=torch.float64) * scale
+    posterior = lv.Posterior(torch.nn.Linear(2, outputs), likelihood, num_data=4)
+    with pytest.raises(ValueError, match=message):
+        lv.sample(posterior, (x.float(), torch.tensor(target)), lv.SGLD, lr=1e-3, steps=5, batch_size=1, progress=False)

@@ -185,3 +185,11 @@ def test_labels_are_drawn_from_their_probabilities():
     torch.testing.assert_close(
         prediction.log_prob(torch.tensor([0, 2])), prediction.probs[[0, 1], [0, 2]].log().double()
     )
+
+
+def test_targets_outside_the_support_have_no_density():
+    """A Poisson density of −1 or 0.5 would be some number, and a score of it wrong in silence."""
+    for wrong in ([-1.0, 3.0, 2.0], [0.5, 3.0, 2.0], [math.nan, 3.0, 2.0]):
+        with pytest.raises(ValueError, match=r"1 of 3 targets are outside, such as (-1|0.5|nan)"):
+            poisson().log_prob(torch.tensor(wrong))
+    assert bool(poisson().log_prob(torch.tensor([0.0, 3.0, 2.0])).isfinite().all())

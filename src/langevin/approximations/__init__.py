@@ -3,12 +3,14 @@
 from langevin.approximations.averaging import HWA, SWA, SWAG
 from langevin.approximations.base import APPROXIMATIONS, Approximation
 from langevin.approximations.deep_ensemble import DeepEnsemble
+from langevin.approximations.dropout import MCDropout
 from langevin.approximations.laplace import Laplace
-from langevin.approximations.variational import Family, LowRank, MeanField, elbo
+from langevin.approximations.variational import IVON, Family, LowRank, MeanField, Reparameterized, elbo
 
 __all__ = [
     "APPROXIMATIONS",
     "HWA",
+    "IVON",
     "SWA",
     "SWAG",
     "Approximation",
@@ -16,6 +18,8 @@ __all__ = [
     "Family",
     "Laplace",
     "LowRank",
+    "MCDropout",
     "MeanField",
+    "Reparameterized",
     "elbo",
 ]

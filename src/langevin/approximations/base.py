@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from langevin.approximations.distributions import WeightDistribution, Weights
 from langevin.core.objective import Objective
@@ -28,9 +29,10 @@ class Approximation(ABC):
     """A distribution to fit; its fields are settings, JSON-serializable, or other approximations."""
 
     citation: ClassVar[str]  # BibTeX
-    tolerates_batchnorm: ClassVar[bool] = False
+    tolerates: ClassVar[tuple[str, ...]] = ()  # "batchnorm", "dropout": layers that samplers refuse
     default_draws: ClassVar[int] = 30
-    takes_steps: ClassVar[bool] = True  # of an optimizer that the user chooses
+    takes_steps: ClassVar[bool] = True
+    own_optimizer: ClassVar[bool] = False  # else the user chooses one
 
     @property
     def prediction_draws(self) -> int:
@@ -57,6 +59,10 @@ class Approximation(ABC):
 
     def schedule(self) -> Any:
         """The learning-rate schedule of the method, if it has one: a function from optimizer to scheduler."""
+        return None
+
+    def stepper(self, posterior: Posterior) -> Callable[..., Optimizer] | None:
+        """What makes the optimizer, `make(params, num_data=…, seed=…, chain=…)`, if the method has its own."""
         return None
 
     def check(self, posterior: Posterior, snapshots: int) -> None:  # noqa: B027

@@ -65,6 +65,11 @@ class Laplace(Approximation):
             which is the model whose curvature F is; or "sampled", the network itself at draws of w, which are often far
             outside the region where it fits the data.
         max_parameters: the largest number of weights for which the full matrix is computed.
+        layers: "all", or "last": the weights before the last linear layer stay at the mode.
+        prior_scale: "given", or "marginal": all standard deviations of the prior are multiplied by the factor that
+            maximizes the marginal likelihood (MacKay 1992), and the mode is found anew, in turns; at a mode that is
+            given by `init`, the factor alone. `fit.trace("prior_scale")` is the factor, and
+            `fit.trace("log_marginal_likelihood")` what it reached, an estimate of log p(data).
     """
 
     structure: str = "kfac"
@@ -72,6 +77,8 @@ class Laplace(Approximation):
     temperature: float = 1.0
     predictive: str = "linearized"
     max_parameters: int = 5000
+    layers: str = "all"
+    prior_scale: str = "given"
     default_draws: ClassVar[int] = 100
     takes_steps: ClassVar[bool] = False
     citation: ClassVar[str] = """@inproceedings{ritter2018scalable,
@@ -101,6 +108,10 @@ class Laplace(Approximation):
                 'Laplace(fisher="empirical"): the linearized predictive goes with the generalized Gauss-Newton matrix, '
                 'which the empirical Fisher is not. Leave out fisher=…, or write predictive="sampled".'
             )
+        if self.layers not in ("all", "last"):
+            raise ValueError(f'Laplace(layers={self.layers!r}): choose "all" or "last".')
+        if self.prior_scale not in ("given", "marginal"):
+            raise ValueError(f'Laplace(prior_scale={self.prior_scale!r}): choose "given" or "marginal".')
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"Laplace(temperature={self.temperature}): must be positive; 1 is the Bayes posterior.")
 

@@ -33,7 +33,7 @@ def fit(
     out: options.Out,
     method: MethodName = "meanfield",
     method_option: MethodOption = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; all methods but laplace need one.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim (Adam; for swa and swag SGD).")] = None,
     optimizer_option: OptimizerOption = None,
     steps: Annotated[int | None, typer.Option(help="Steps in all (10000).")] = None,
@@ -53,9 +53,10 @@ def fit(
 ) -> None:
     """Fit a distribution over the weights, to a directory.
 
-    These are the cheap alternatives to sampling. meanfield, lowrank: variational inference. swa, swag: averages of the
-    iterates of SGD. hwa: averages of variational parameters over a cyclical learning rate. laplace: the curvature at
-    the mode, which LBFGS searches without --init.
+    These are the cheap alternatives to sampling. meanfield, lowrank, ivon: variational inference. swa, swag: averages
+    of the iterates of SGD. hwa: averages of variational parameters over a cyclical learning rate. mcdropout: dropout
+    that stays on in predictions. laplace: the curvature at the mode, which LBFGS searches without --init.
+    deepensemble, laplace and ivon bring their own optimizer.
 
     Examples:
 
@@ -76,9 +77,11 @@ def fit(
 
     approximation = make_approximation(method, parse_options(method_option))
     takes_steps = approximation.takes_steps
-    if not takes_steps and (lr is not None or optimizer or optimizer_option):
-        raise ValueError(f"--method {method} takes no steps: leave out --lr, --optimizer and --optimizer-option.")
-    make_optimizer = _optimizer(approximation, optimizer, lr, parse_options(optimizer_option)) if takes_steps else None
+    chooses = takes_steps and not approximation.own_optimizer
+    if not chooses and (lr is not None or optimizer or optimizer_option):
+        what = "is an optimizer itself (--method-option lr=0.1)" if takes_steps else "takes no steps"
+        raise ValueError(f"--method {method} {what}: leave out --lr, --optimizer and --optimizer-option.")
+    make_optimizer = _optimizer(approximation, optimizer, lr, parse_options(optimizer_option)) if chooses else None
     recipe = new_recipe(
         model=model,
         model_options=parse_options(model_option),

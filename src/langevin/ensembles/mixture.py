@@ -118,8 +118,24 @@ class _Part:
         return self.distribution.mean.reshape(self.shape()), self.distribution.variance.reshape(self.shape())
 
     def log_prob(self, y: Tensor) -> Tensor:
+        self._refuse_outside(y)
         each = self.distribution.log_prob(self._repeated(y)).reshape(self.members, self.inputs, -1).sum(2)
         return each.logsumexp(0) - math.log(self.members)
+
+    def _refuse_outside(self, y: Tensor) -> None:
+        """Raise for values that the distribution can't have: their log-density would be any number."""
+        try:
+            support: Any = _base(self.distribution).support
+        except NotImplementedError:
+            return
+        inside = support.check(self._repeated(y)).reshape(self.members, self.inputs, -1).all(0)
+        if not bool(inside.all()):
+            first = y.reshape(inside.shape)[~inside][0].item()
+            raise ValueError(
+                f"The predictive distribution has values in {support}; {int((~inside).sum())} of {inside.numel()} "
+                f"targets are outside, such as {first:g}. Leave them out: prediction.log_prob(y) takes targets like "
+                f"those of the training data."
+            )
 
     def cdf(self, y: Tensor) -> Tensor:
         own = _base(self.distribution)

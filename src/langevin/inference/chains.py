@@ -28,6 +28,7 @@ from langevin.diagnostics.temperature import Thermometer
 from langevin.errors import RunError
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Replicas
+from langevin.inference.noise_rate import bind_sampler
 from langevin.inference.prior_scales import PriorScales
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
 from langevin.kernels import updates
@@ -84,8 +85,7 @@ class Chains(ABC):
         self._on_cpu = self.params[0].is_cpu
         chain: int | list[int] = self.numbers if self.stacked else self.numbers[0]
         self.stepper = make_stepper(self.params, num_data=objective.num_data, seed=seed, chain=chain)
-        if isinstance(self.stepper, Sampler) and isinstance(objective, Posterior):
-            self.stepper.bind(objective, batches)
+        self._noise_rate = bind_sampler(self.stepper, objective, self.names, self.params, batches, burn_in)
         if isinstance(self.stepper, Sampler):
             self.stepper.plan(burn_in)
             self.stepper.looks_for_divergence = self._on_cpu  # elsewhere the losses tell
@@ -181,6 +181,7 @@ class Chains(ABC):
         if self.scheduler is not None:
             self.scheduler.step()
         self.step += 1
+        self._noise_rate.follow(self.step, self.scheduler)
         if self.prior_scales.redraw(dict(zip(self.names, self.params, strict=True)), self.seed, self.step):
             self._ahead = None
             if isinstance(self.stepper, Sampler):

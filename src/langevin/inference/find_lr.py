@@ -293,7 +293,9 @@ class _Search:
 
     def _chain(self, lr: float) -> OneChain:
         copied = copy.deepcopy(self.posterior)
-        return OneChain(copied, [0], [self.weights], self.batches, self.at(lr), None, seed=self.seed + len(self.trials))
+        seed = self.seed + len(self.trials)
+        forever = 1 << 60  # one rate for all parameters: that of the noise follows from it
+        return OneChain(copied, [0], [self.weights], self.batches, self.at(lr), None, seed=seed, burn_in=forever)
 
     def _round(self, chain: OneChain) -> _Round | None:
         """Settle, look for the stiffest direction, read; None if the chain diverged."""

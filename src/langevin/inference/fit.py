@@ -19,8 +19,7 @@ from torch.optim import Optimizer
 
 from langevin.approximations import Approximation, DeepEnsemble, Laplace
 from langevin.core.arguments import COUNT, DURATION, NATURAL, SEED, validated
-from langevin.core.batches import as_batches, batch_size_of
-from langevin.core.parameters import load_tensors
+from langevin.core.batches import as_batches
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.fit import Fit
@@ -31,15 +30,13 @@ from langevin.inference.distributed import named_device
 from langevin.inference.engine import Engine
 from langevin.inference.find_map import find_map
 from langevin.inference.fit_ensemble import fit_ensemble
+from langevin.inference.fit_laplace import fit_laplace
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
 from langevin.inference.resume import finished_fit
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import load_fixed, starting_weights
-from langevin.inference.steppers import OptimizerFactory, SchedulerFactory
-from langevin.storage.base import SampleStore
-from langevin.storage.directory import DirectoryStore
-from langevin.storage.memory import MemoryStore
+from langevin.inference.steppers import OptimizerFactory, SchedulerFactory, StepperFactory
 
 
 @validated(
@@ -80,8 +77,9 @@ def fit(
     Args:
         posterior: what to approximate.
         data: the training data: tensors (x, y), a map-style data set, or a DataLoader.
-        approximation: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)` or, which
-            take none of the options about steps, `lv.Laplace()` and `lv.DeepEnsemble(5)`.
+        approximation: `lv.MeanField()`, `lv.LowRank(rank=5)`, `lv.SWA(cycle=100)`, `lv.SWAG(…)`, `lv.HWA(…)`,
+            `lv.MCDropout(rate=0.1)`; `lv.IVON(lr=0.1)`, which is an optimizer itself; or, which take none of the
+            options about steps, `lv.Laplace()` and `lv.DeepEnsemble(5)`.
         optimizer: an optimizer's class with its options, `partial(torch.optim.Adam, lr=1e-3)`.
         steps: steps in all.
         batch_size: examples per step (128); with a DataLoader it is the loader's.
@@ -112,7 +110,7 @@ def fit(
     if device is not None:
         posterior.to(named_device(device))
     load_fixed(init, posterior)
-    refuse_incompatible_layers(posterior, ["batchnorm"] if approximation.tolerates_batchnorm else [])
+    refuse_incompatible_layers(posterior, approximation.tolerates)
     about = {
         "method": approximation.recipe(),
         "weights": list(posterior.trainable_parameters()),
@@ -126,9 +124,17 @@ def fit(
                 "schedule=… and steps=…, or give the mode that an optimizer found: "
                 "init=lv.find_map(posterior, data, method='sgd')."
             )
-        mode = init if init is not None else partial(find_map, steps=steps or 1000, progress=progress)
-        return _laplace(
-            posterior, data, approximation, mode, batch_size or 256, seed=seed, out=out, tags=tags, about=about
+        return fit_laplace(
+            posterior,
+            data,
+            approximation,
+            None if init is None else _start(approximation, posterior, init, seed),
+            partial(find_map, steps=steps or 1000, progress=progress),
+            batch_size or 256,
+            seed=seed,
+            out=out,
+            tags=tags,
+            about=about,
         )
     if isinstance(approximation, DeepEnsemble):
         given = {"optimizer": optimizer, "steps": steps, "schedule": schedule, "init": init}
@@ -149,16 +155,12 @@ def fit(
             interval=CheckpointInterval(checkpoint_steps, checkpoint_seconds),
             progress=progress,
         )
-    if optimizer is None or not (isinstance(steps, int) and isinstance(burn_in, int) and 0 <= burn_in < steps):
-        raise ValueError(
-            f"Give an optimizer and how many steps, with burn_in less than that; given steps={steps!r}, "
-            f"burn_in={burn_in!r}. Write lv.fit(…, optimizer=partial(torch.optim.Adam, lr=1e-3), steps=1000)."
-        )
+    make_optimizer = _stepper(approximation, posterior, optimizer, steps, burn_in)
+    assert steps is not None
     own_schedule = approximation.schedule()
     if own_schedule is not None and schedule is not None:
         raise ValueError(f"{approximation!r} brings its own schedule (low=…); leave out schedule=… or low=….")
     schedule = own_schedule or schedule
-    make_optimizer = OptimizerFactory(optimizer)
     batches = as_batches(data, batch_size, seed, device_of(posterior))
     checks.check_data(posterior, batches, seed)
     every, phase = approximation.spacing(steps, burn_in)
@@ -181,7 +183,9 @@ def fit(
         measure_temperature=False,
     )
     fixed = {name: tensor.clone() for name, tensor in posterior.fixed_tensors().items()}
-    engine = Engine(approximation.objective(posterior), batches, make_optimizer, schedule, settings)
+    objective = approximation.objective(posterior)
+    starts[0] = {name: t.clone() for name, t in objective.running_statistics().items()} | starts[0]
+    engine = Engine(objective, batches, make_optimizer, schedule, settings)
     checks.check_schedule(schedule, engine.probe, settings, batches)
     with checks.preserve_rng_state():
         manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags) | about
@@ -190,39 +194,29 @@ def fit(
     return finished_fit(store, predictor, original, data)
 
 
-def _laplace(
+def _stepper(
+    approximation: Approximation,
     posterior: Posterior,
-    data: Any,
-    approximation: Laplace,
-    mode: Any,
-    batch_size: int,
-    *,
-    seed: int,
-    out: str | Path | None,
-    tags: Mapping[str, Any] | None,
-    about: Mapping[str, Any],
-) -> Fit:
-    """A Laplace approximation at the mode that is given, or that a function of posterior and data finds: no steps."""
-    approximation.check(posterior, 0)
-    batches = as_batches(data, None, seed, device_of(posterior))
-    checks.check_data(posterior, batches, seed)
-    found = mode(posterior, data) if callable(mode) else mode
-    load_tensors(posterior, _start(approximation, posterior, found, seed))
-    tensors = approximation.tensors(posterior, batches, batch_size)
-    with torch.no_grad():
-        pieces = ((posterior.loss(x, y), batch_size_of(y)) for x, y in batches.full_pass(4096))
-        loss = sum(float(value) * size for value, size in pieces) / posterior.num_data
-    settings = RunSettings(1, 0, 1, 0, 1, seed, None, "sequential", False, 1, None, measure_temperature=False)
-    engine = Engine(posterior, batches, OptimizerFactory(torch.optim.SGD), None, settings)
-    with checks.preserve_rng_state():
-        manifest = make_manifest(engine, posterior, inputs=inputs_of(batches), tags=tags, tensors=tensors) | dict(about)
-    store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
-    with store.writing():
-        store.write_fixed(posterior.fixed_tensors())
-        store.add(0, 1, tensors, {"loss": loss})
-        store.flush()
-        store.write_manifest()
-    return finished_fit(store, Predictor(posterior.model, posterior.likelihood), posterior, data)
+    optimizer: Callable[..., Optimizer] | None,
+    steps: int | None,
+    burn_in: int,
+) -> StepperFactory:
+    """What makes the optimizer: the approximation's own, or that of the user."""
+    own, kind = approximation.own_optimizer, type(approximation).__name__
+    if own and optimizer is not None:
+        raise ValueError(f"{kind} is an optimizer itself: leave out optimizer=…, and write lv.{kind}(lr=0.1).")
+    if (optimizer is None and not own) or steps is None or not 0 <= burn_in < steps:
+        call = f"lv.{kind}(lr=0.1)" if own else "optimizer=partial(torch.optim.Adam, lr=1e-3)"
+        raise ValueError(
+            f"Give {'' if own else 'an optimizer and '}how many steps, with burn_in less than that; given "
+            f"steps={steps!r}, burn_in={burn_in!r}. Write lv.fit(…, {call}, steps=1000)."
+        )
+    if own:
+        make = approximation.stepper(posterior)
+        assert make is not None
+        return make
+    assert optimizer is not None
+    return OptimizerFactory(optimizer)
 
 
 def _checked_draws(approximation: Any, draws: int | None) -> int:

@@ -75,6 +75,7 @@ def complete(
         )
         for number, (weights, loss) in enumerate(zip(warm.weights, warm.losses, strict=True), 1):
             store.add(0, number, weights, {"loss": loss})
+        store.manifest["example_gradients"] = approximation.members * warm.example_gradients
         store.flush()
         store.write_manifest()
     return Fit(store, Predictor(posterior.model, posterior.likelihood))

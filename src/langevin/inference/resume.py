@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from langevin.approximations import Approximation, Family
+from langevin.approximations import Approximation, Reparameterized
 from langevin.core.arguments import COUNT, DURATION, validated
 from langevin.core.full_batches import make_batches
 from langevin.core.objective import Objective
@@ -132,8 +132,8 @@ def resume(
                 f"{store.name} is a fit, not a run: it has an optimizer. Leave out sampler=, init= and chains=."
             )
         _check_fit(store, approximation, before, steps)
+        given = approximation.stepper(posterior) if optimizer is None else OptimizerFactory(optimizer)
         objective = approximation.objective(posterior)
-        given = None if optimizer is None else OptimizerFactory(optimizer)
     elif optimizer is not None:
         raise ValueError(f"{store.name} is a run, not a fit: it has a sampler. Leave out optimizer=….")
     batches = make_batches(data, settings.batch_size, settings.seed, device_of(posterior))
@@ -270,7 +270,7 @@ def _check_fit(store: SampleStore, approximation: Approximation, settings: RunSe
     if not approximation.takes_steps:
         kind = type(approximation).__name__
         raise RunError(f"{store.name} is a fit of {kind}, which is complete: there is nothing to continue.")
-    if isinstance(approximation, Family) and steps and not settings.saves(steps):
+    if isinstance(approximation, Reparameterized) and steps and not settings.saves(steps):
         fitting = steps + (settings.phase - steps) % settings.thin
         raise ValueError(
             f"steps={steps} would end between two snapshots, {settings.thin} apart; write steps={fitting}."

@@ -76,7 +76,7 @@ class SWA(Averaging):
     """Stochastic weight averaging (Izmailov et al. 2018): one set of weights, the mean. Arguments as in `Averaging`."""
 
     least: ClassVar[int] = 1
-    tolerates_batchnorm: ClassVar[bool] = True
+    tolerates: ClassVar[tuple[str, ...]] = ("batchnorm",)
     citation: ClassVar[str] = """@inproceedings{izmailov2018averaging,
   title={Averaging weights leads to wider optima and better generalization},
   author={Izmailov, Pavel and Podoprikhin, Dmitrii and Garipov, Timur and Vetrov, Dmitry and Wilson, Andrew Gordon},

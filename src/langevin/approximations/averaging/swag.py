@@ -35,7 +35,7 @@ class SWAG(Averaging):
     """
 
     rank: int = 10
-    tolerates_batchnorm: ClassVar[bool] = True
+    tolerates: ClassVar[tuple[str, ...]] = ("batchnorm",)
     citation: ClassVar[str] = """@inproceedings{maddox2019simple,
   title={A simple baseline for {B}ayesian uncertainty in deep learning},
   author={Maddox, Wesley J and Izmailov, Pavel and Garipov, Timur and Vetrov, Dmitry P and Wilson, Andrew Gordon},

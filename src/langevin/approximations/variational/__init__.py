@@ -2,6 +2,7 @@
 
 from langevin.approximations.variational.elbo import elbo
 from langevin.approximations.variational.families import LowRank, MeanField
-from langevin.approximations.variational.objective import Family, Variational
+from langevin.approximations.variational.ivon import IVON
+from langevin.approximations.variational.objective import Family, Reparameterized, Variational
 
-__all__ = ["Family", "LowRank", "MeanField", "Variational", "elbo"]
+__all__ = ["IVON", "Family", "LowRank", "MeanField", "Reparameterized", "Variational", "elbo"]

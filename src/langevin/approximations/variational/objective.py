@@ -29,8 +29,41 @@ from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
 
 
+class Reparameterized(Approximation):
+    """A normal distribution whose parameters are fitted by gradients of the ELBO through draws of the weights."""
+
+    reparameterization: str
+    draws: int
+    kl_warmup: int
+
+    def of(self, posterior: Posterior) -> Variational:
+        """The variational objective of a posterior, for a custom loop: `.loss(x, y)`, `.trainable_parameters()`.
+
+        The posterior is modified: make a copy first if its model's parameters are still needed.
+        """
+        return Variational(posterior, self)
+
+    objective = of
+
+    @abstractmethod
+    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
+        """The initial parameters of q around these weights."""
+
+    @abstractmethod
+    def normal(self, parameters: Weights, names: list[str]) -> LowRankGaussian:
+        """q with these parameters, differentiable."""
+
+    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
+        """q at the last snapshot."""
+        return self.normal(snapshots[-1], names)
+
+    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
+        """The means."""
+        return self.normal(snapshot, names).mean
+
+
 @dataclass(frozen=True)
-class Family(Approximation):
+class Family(Reparameterized):
     """Base of the variational families, and their common settings.
 
     The variational parameters are named after the weights: "mean/0.weight", "rho/0.weight".
@@ -64,26 +97,9 @@ class Family(Approximation):
                 f"0 steps or more."
             )
 
-    def of(self, posterior: Posterior) -> Variational:
-        """The variational objective of a posterior, for a custom loop: `.loss(x, y)`, `.trainable_parameters()`.
-
-        The posterior is modified: make a copy first if its model's parameters are still needed.
-        """
-        return Variational(posterior, self)
-
-    objective = of
-
-    @abstractmethod
-    def start(self, weights: Weights, seed: int) -> dict[str, Tensor]:
-        """The initial parameters of q around these weights."""
-
-    def distribution(self, snapshots: Sequence[Weights], names: list[str]) -> LowRankGaussian:
-        """q at the last snapshot."""
-        return normal_of(snapshots[-1], names)
-
-    def center(self, snapshot: Weights, names: list[str]) -> dict[str, Tensor]:
-        """The means."""
-        return normal_of(snapshot, names).mean
+    def normal(self, parameters: Weights, names: list[str]) -> LowRankGaussian:
+        """N(mean, diag softplus(rho)² + F Fᵀ)."""
+        return normal_of(parameters, names)
 
     def starting_means(self, weights: Weights) -> dict[str, Tensor]:
         """The initial means: the weights, or their mean over each layer with `tied_mean`."""
@@ -98,7 +114,7 @@ class Family(Approximation):
 class Variational(Objective):
     """A posterior's model with normally distributed weights; its parameters are those of q."""
 
-    def __init__(self, posterior: Posterior, family: Family) -> None:
+    def __init__(self, posterior: Posterior, family: Reparameterized) -> None:
         super().__init__()
         self.posterior, self.num_data, self.family = posterior, posterior.num_data, family
         weights = posterior.trainable_parameters()
@@ -137,7 +153,7 @@ class Variational(Objective):
 
     def distribution(self) -> LowRankGaussian:
         """The current q, differentiable with respect to its parameters."""
-        return normal_of(self.trainable_parameters(), self.names)
+        return self.family.normal(self.trainable_parameters(), self.names)
 
     def loss(self, x: Any, y: Any) -> Tensor:
         """E_q[−log p(y|x,w)] + KL(q‖prior)/N, with KL times its warm-up weight."""

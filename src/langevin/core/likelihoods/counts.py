@@ -97,4 +97,6 @@ class NegativeBinomial(ValueLikelihood, nn.Module):
 
 def _check_counts(likelihood: Any, target: Tensor) -> None:
     counts = torch.isfinite(target) & (target >= 0) & (target == target.floor() if target.is_floating_point() else True)
-    refuse_outside(likelihood, target, counts, "counts, 0, 1, 2, … (real values: Gaussian; rates: multiply by N)")
+    refuse_outside(
+        likelihood, target, counts, "counts, 0, 1, 2, …; for real values write Gaussian(std=0.5, sampled=True)"
+    )

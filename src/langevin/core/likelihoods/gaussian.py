@@ -26,7 +26,8 @@ class Gaussian(ValueLikelihood, nn.Module):
 
     With `sampled=True` log(std) is a parameter of the posterior, named `likelihood.log_std`, with the given std as its
     initial value. Its prior is the posterior's prior for that name: under `Gaussian(std=1)` the noise is log-normal
-    around 1, which suits standardized targets.
+    around 1, which suits standardized targets. Give a std of the size that you expect: `lv.sample` scales the learning
+    rate of log(std) by it, so that the noise mixes as fast as the weights.
     """
 
     log_std: Tensor
@@ -61,6 +62,10 @@ class Gaussian(ValueLikelihood, nn.Module):
         size = output[0].numel()
         identity = torch.eye(size, dtype=output.dtype, device=output.device)
         return (torch.exp(-2 * self.log_std) * identity).expand(len(output), size, size)
+
+    def noise_curvatures(self) -> dict[str, tuple[float, float]]:
+        """Curvatures of the loss at the given std: along log(std), for each value of y, and along an output."""
+        return {"log_std": (2.0, self._config["std"] ** -2)} if self._config["sampled"] else {}
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -60,7 +60,9 @@ class Ordinal(nn.Module):
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Refuse targets that are not one of the levels."""
         inside = (target >= 0) & (target < self.levels)
-        refuse_outside(self, target, inside, f"levels 0 … {self.levels - 1} (pass levels={int(target.max()) + 1}?)")
+        low, high = int(target.min()), int(target.max())
+        instead = f"Ordinal(levels={max(high - min(low, 0) + 1, 3)})" + (f" and targets y - ({low})" if low < 0 else "")
+        refuse_outside(self, target, inside, f"levels 0 … {self.levels - 1}; for these targets write {instead}")
 
     def probs(self, output: Tensor) -> Tensor:
         """Probabilities of the levels, (batch, K)."""

@@ -51,6 +51,12 @@ class StudentT(ValueLikelihood, nn.Module):
         information = (self.df + 1) / (self.df + 3) * torch.exp(-2 * self.log_scale)
         return diagonal_fisher(information.expand_as(output))
 
+    def noise_curvatures(self) -> dict[str, tuple[float, float]]:
+        """Curvatures of the loss at the given scale: along log(scale), for each value of y, and along an output."""
+        along = 2 * self.df / (self.df + 3)
+        output = (self.df + 1) / (self.df + 3) / self._config["scale"] ** 2
+        return {"log_scale": (along, output)} if self._config["sampled"] else {}
+
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return dict(self._config)
