@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from langevin.core import random
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
+from langevin.core.progress import tqdm
 from langevin.core.random import Stream
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
