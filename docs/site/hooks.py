@@ -1,8 +1,8 @@
 """What the site has beyond the pages in docs/: API pages, pages from elsewhere in the repository, and their links.
 
 API pages are written from `dir(langevin)`, so a new sampler has one as soon as it is registered. Pages that are not in
-docs/ (CONTRIBUTING, CHANGELOG, the reproduced papers) are taken from where they are. A link from a page to a file of the
-repository that is not on the site becomes the file's name, or a link into the repository if its address is known.
+docs/ (CONTRIBUTING, CHANGELOG, the reproduced papers) are taken from where they are. A link to a file of the repository
+that is not on the site becomes the file's name, or a link into the repository if its address is known.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _page_of_classes() -> str:
     from langevin.inference.find_lr import RateSearch
     from langevin.report import Finding, Picture, Report, Table
 
-    entries = [ClassPrediction, ValuePrediction, Report, Finding, Table, Picture, RateSearch, Tuning, Decision, LastLayer,
-               Distilled, StepInfo, Mesh]  # fmt: skip
+    entries = [ClassPrediction, ValuePrediction, Report, Finding, Table, Picture, RateSearch, Tuning, Decision,
+               LastLayer, Distilled, StepInfo, Mesh]  # fmt: skip
     lines = ["# What calls return", "", "Classes that you get from calls, and do not construct yourself.", ""]
     for entry in entries:
         lines += [f"::: {path_of(entry)}", ""]

@@ -4,8 +4,8 @@
     python docs/tutorials/run.py quickstart      these
     python docs/tutorials/run.py --check         says which have changed, and runs nothing
 
-A page is Markdown. Its ```python blocks are run in turn, in one namespace and in an empty directory; what a block prints
-stands in the ```output block after it, and the figures that it saves go to docs/tutorials/figures. ```bash blocks are run too.
+A page is Markdown. Its ```python blocks are run in turn, in one namespace and in an empty directory, and ```bash blocks
+too; what a block prints stands in the ```output block after it, and figures that it saves go to docs/tutorials/figures.
 A line `<!-- toy: OLD => NEW -->` says how tests make the code smaller.
 """
 

@@ -18,7 +18,8 @@ def table(title: str, rows: Iterable[Sequence[Any]], columns: Sequence[str] = ()
     )
     start = f"<thead><tr>{head}</tr></thead>" if columns else ""
     end = f"<p>{escape(note)}</p>" if note else ""
-    return f"<div><p><strong>{escape(title.strip('<>'))}</strong></p><table>{start}<tbody>{body}</tbody></table>{end}</div>"
+    name = escape(title.strip("<>"))
+    return f"<div><p><strong>{name}</strong></p><table>{start}<tbody>{body}</tbody></table>{end}</div>"
 
 
 def facts(title: str, known: Mapping[str, Any], note: str = "") -> str:

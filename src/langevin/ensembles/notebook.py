@@ -46,8 +46,8 @@ def class_line(prediction: ClassPrediction) -> str:
     """The size of a prediction of classes, and its mean uncertainties."""
     return (
         f"<ClassPrediction of {len(prediction.probs):,} inputs, {prediction.probs.shape[1]} classes: mean confidence "
-        f"{float(prediction.confidence.mean()):.3f}, entropy {float(prediction.entropy.mean()):.3f}, mutual information "
-        f"{max(float(prediction.mutual_information.mean()), 0.0):.3f} nats>"
+        f"{float(prediction.confidence.mean()):.3f}, entropy {float(prediction.entropy.mean()):.3f}, "
+        f"mutual information {max(float(prediction.mutual_information.mean()), 0.0):.3f} nats>"
     )
 
 
@@ -70,8 +70,8 @@ def value_line(prediction: ValuePrediction) -> str:
     """The size of a prediction of values, and its mean standard deviations."""
     deviation, epistemic = (float(v.double().sqrt().mean()) for v in (prediction.variance, prediction.epistemic))
     return (
-        f"<ValuePrediction of {len(prediction.mean):,} inputs, values of shape {tuple(prediction.mean.shape[1:])}: mean "
-        f"standard deviation {deviation:.3g}, of it epistemic {epistemic:.3g}>"
+        f"<ValuePrediction of {len(prediction.mean):,} inputs, values of shape {tuple(prediction.mean.shape[1:])}: "
+        f"mean standard deviation {deviation:.3g}, of it epistemic {epistemic:.3g}>"
     )
 
 

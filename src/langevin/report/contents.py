@@ -24,6 +24,13 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
+    @property
+    def wide(self) -> bool:
+        """Whether it needs the whole width of the page: half of it has room for about 54 letters; headers wrap."""
+        first = min(max(len(row[0]) for row in self.rows), 22) if self.rows else 0
+        widths = [max(len(row[i]) for row in self.rows) + 3 for i in range(1, len(self.columns))] if self.rows else []
+        return first + sum(widths) > 54
+
     def __str__(self) -> str:
         cells = [self.columns, *self.rows]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]

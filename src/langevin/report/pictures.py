@@ -105,7 +105,7 @@ def _of_values(findings: Findings) -> Iterator[_Drawing]:
     inside = found[findings.name][0.9]
     yield (
         "Prediction intervals against targets",
-        "Central 90% intervals of at most 100 test inputs, by predicted mean; nine targets out of ten should be inside.",
+        "Central 90% intervals of at most 100 test inputs, by predicted mean: nine of ten targets should be inside.",
         f"Prediction intervals with the targets of the test inputs. {inside:.0%} of all targets are inside.",
         lambda: plots.intervals(this, findings.y),
     )
