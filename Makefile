@@ -60,7 +60,7 @@ tutorials: .venv/ready-docs
 	$(BIN)/python docs/tutorials/run.py
 
 docs: tutorials
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/site/check_links.py site
 
 docs-serve: .venv/ready-docs
