@@ -213,6 +213,8 @@ def _api_nav() -> list[Any]:
 
 def on_config(config: Any) -> Any:
     """Add the API to the navigation, before the project, and drop pages that are not written yet."""
+    if "MIKE_DOCS_VERSION" in os.environ:  # the menu of versions, where mike publishes several
+        config.extra["version"] = {"provider": "mike"}
     config.nav = [_existing(entry) for entry in config.nav]
     config.nav.insert(-1, {"API": _api_nav()})
     evidence = next(entry["Evidence"] for entry in config.nav if "Evidence" in entry)
