@@ -26,6 +26,7 @@ ELSEWHERE = {  # page of the site → file of the repository
     **{f"experiments/{p.parent.name}.md": f"experiments/{p.parent.name}/README.md"
        for p in sorted((ROOT / "experiments").glob("*/README.md"))},
 }  # fmt: skip
+OPTIONAL = ("leaderboard.md",)  # pages that a command writes; until then they are not in the navigation
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 
 # the order of the API's sections; what is in none of them is under "Everything else"
@@ -232,8 +233,7 @@ def _existing(entry: Any) -> Any:
 
 
 def _is_there(page: Any) -> bool:
-    optional = ("leaderboard.md",)
-    return page not in optional or (ROOT / "docs" / page).exists()
+    return page not in OPTIONAL or (ROOT / "docs" / page).exists()
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -264,6 +264,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         on_site = _site_path(in_repository)
         if files.get_file_from_path(on_site) is not None:
             return f"{text}({os.path.relpath(on_site, os.path.dirname(here) or '.')}{anchor})"
+        if not _is_there(on_site):
+            return text[1:-1]
         if not (ROOT / in_repository).exists():
             return match.group(0)  # a broken link: MkDocs says so
         if config.repo_url:
