@@ -167,7 +167,10 @@ def _page_of_commands() -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
+    """For a table: one line, and what is not code does not become a link or a tag."""
+    parts = re.sub(r"\s+", " ", text).replace("|", "\\|").split("`")
+    parts[::2] = [part.replace("<", "&lt;").replace("[", "&#91;") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _first_sentence(entry: Any) -> str:
@@ -198,7 +201,7 @@ def _sections(names: dict[str, Any]) -> dict[str, list[str]]:
     samplers, fits = sorted(SAMPLERS.exports(), key=str.lower), sorted(APPROXIMATIONS.exports(), key=str.lower)
     first = [name for name in _FIRST if name in names]
     rest = sorted(set(names) - set(first) - set(samplers) - set(fits), key=str.lower)
-    return {"First": first, "Samplers": samplers, "Approximations": fits, "Everything else": rest}
+    return {"Start here": first, "Samplers": samplers, "Approximations": fits, "Everything else": rest}
 
 
 def _api_nav() -> list[Any]:
