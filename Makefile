@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow test-gpu lint bench bench-autopilot leaderboard faults reproduce architecture package clean
+.PHONY: demo test test-slow test-gpu test-lowest coverage lint bench bench-autopilot leaderboard faults reproduce architecture \
+	tutorials docs docs-serve package clean
 
 demo: .venv/ready
 	$(BIN)/langevin demo
@@ -18,6 +19,18 @@ test-slow: .venv/ready-test
 test-gpu: .venv/ready-test
 	LANGEVIN_TEST_DEVICE=cuda $(BIN)/pytest -n 0 -m "slow or not slow" tests/gpu/on_device.py tests/gpu/interpreter.py
 	$(BIN)/langevin doctor --device cuda
+
+# with the oldest versions that pyproject.toml allows (torch 2.6 is a CUDA build: about 3 GB)
+test-lowest:
+	$(PYTHON) -m venv .venv/lowest && .venv/lowest/bin/python -m pip install --quiet uv
+	.venv/lowest/bin/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -r pyproject.toml
+	.venv/lowest/bin/uv pip install --quiet --python .venv/lowest/bin/python 'pytest>=8' pytest-xdist pytest-timeout hypothesis
+	PYTHONPATH=src .venv/lowest/bin/python -m pytest -n 2 -o addopts="" -q -m "not slow" -p no:cacheprovider \
+		tests/core tests/samplers tests/contract tests/ensembles tests/evaluation tests/diagnostics
+
+# branch coverage of src by the quick tests; half an hour
+coverage: .venv/ready-test
+	$(BIN)/pytest --cov --cov-report=term --cov-report=html
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .
@@ -46,6 +59,17 @@ reproduce: .venv/ready
 architecture: .venv/ready-test
 	$(BIN)/python docs/draw_architecture.py
 
+# runs the tutorials whose code has changed, and writes what they print into their pages
+tutorials: .venv/ready-docs
+	$(BIN)/python docs/tutorials/run.py
+
+docs: tutorials
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/site/check_links.py site
+
+docs-serve: .venv/ready-docs
+	$(BIN)/mkdocs serve
+
 # every fault, tried; the figures go into docs/scaling.md
 faults: .venv/ready-test
 	$(BIN)/pytest -n 0 -m "slow or not slow" --junitxml=.faults.xml -o junit_family=xunit1 \
@@ -66,7 +90,7 @@ package: .venv/ready
 	rm -rf dist/.venv dist/demo
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache site htmlcov
 
 .venv/python:
 	$(PYTHON) -m venv .venv
@@ -78,4 +102,8 @@ clean:
 
 .venv/ready-test: .venv/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[test]'
+	touch $@
+
+.venv/ready-docs: .venv/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[docs]'
 	touch $@

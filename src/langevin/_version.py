@@ -1,3 +1,6 @@
-"""The version of the package; `pyproject.toml` reads it from here."""
+"""The version: that of the tag which the package was built from."""
 
-__version__ = "0.1.0"
+try:
+    from langevin._tag import __version__
+except ImportError:  # a clone that was not installed
+    __version__ = "0.1.0.dev0"

@@ -17,11 +17,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from langevin.core import random
 from langevin.core.arguments import COUNT, POSITIVE, SEED, validated
 from langevin.core.posterior import Posterior
+from langevin.core.progress import tqdm
 from langevin.samplers import Sampler
 
 

@@ -1,5 +1,6 @@
 """The code of the tutorials runs, block after block, as it stands there."""
 
+import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+specification = importlib.util.spec_from_file_location("run_tutorials", DOCS / "tutorials" / "run.py")
+tutorials = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(tutorials)
+PAGES = {page.stem: page for page in tutorials.pages()}
 
 
 def run_blocks(name):
@@ -45,3 +50,41 @@ def test_the_tutorials_are_linked():
     page = (DOCS / "fine-tuning.md").read_text()
     for file in DOCS.glob("tutorial-*.md"):
         assert file.name in page
+
+
+def test_there_are_ten_and_each_ends_in_a_figure():
+    assert len(PAGES) == 10
+    index = (DOCS / "tutorials" / "index.md").read_text()
+    for name, page in PAGES.items():
+        assert f"({name}.md)" in index
+        figures = re.findall(r"\]\((figures/[^)]+)\)", page.read_text().replace("\n", " "))
+        assert figures, name
+        assert all((page.parent / figure).exists() for figure in figures), figures
+        assert "savefig" in "".join(code for _, code in tutorials.code_of(page))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_shows_is_what_its_code_printed(name):
+    assert tutorials.is_current(PAGES[name]), f"run `python docs/tutorials/run.py {name}`"
+
+
+def test_a_change_of_the_code_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n")
+    assert not tutorials.is_current(page)
+    page.write_text(page.read_text() + f"<!-- written by `x`, code {tutorials.digest(page)}, 0 s -->\n")
+    assert tutorials.is_current(page)
+    page.write_text(page.read_text().replace("print(1)", "print(2)"))
+    assert not tutorials.is_current(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_tutorial_runs_at_toy_size(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed, _, figures, _ = tutorials.run_blocks(PAGES[name], toy=True)
+    assert figures
+    assert any(text.strip() for text in printed)
+    if name == "resume":
+        assert "identical to the uninterrupted run: True" in "".join(printed)
+        assert "identical to those of one: True" in "".join(printed)

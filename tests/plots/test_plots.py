@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from langevin import plots
+from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.selective import risk_coverage
 from langevin.plots import style
@@ -50,6 +51,17 @@ def test_risk_coverage():
     probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]])
     axes = plots.risk_coverage({"a": risk_coverage(probs, torch.tensor([0, 1, 0]))})
     assert line(axes, "a")[1] == pytest.approx([0, 0, 1 / 3])
+
+
+def test_intervals_are_in_the_order_of_the_means_and_show_which_targets_are_inside():
+    mean, one = torch.tensor([[3.0], [1.0], [2.0]]), torch.ones(3, 1)
+    prediction = ValuePrediction(mean, one, torch.zeros(3, 1))
+    axes = plots.intervals(prediction, torch.tensor([[3.5], [9.0], [2.0]]), probability=0.9)
+    inside, outside = (line.get_ydata().tolist() for line in axes.get_lines())
+    assert (inside, outside) == ([2.0, 3.5], [9.0])
+    ends = [segment[:, 1].tolist() for segment in axes.collections[0].get_segments()]
+    assert ends == [pytest.approx([m - 1.645, m + 1.645], abs=0.01) for m in (1, 2, 3)]
+    assert axes._repr_png_()[1:4] == b"PNG"
 
 
 def test_traces_and_temperature():

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from tests.report.test_evaluate import full_report
+import langevin as lv
+from tests.report.test_evaluate import full_report, image_runs, images
 
 WHERE = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
 QUIET = "disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
@@ -64,4 +65,23 @@ def test_the_dark_theme_prints_on_white(browser, page_file):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(29, 39, 51)"
     assert page.pdf(format="A4").startswith(b"%PDF")
+    context.close()
+
+
+def test_nothing_is_clipped_on_a_desktop_with_three_baselines_and_no_slot_is_empty(browser, tmp_path):
+    run, sgd = image_runs()
+    baselines = {"deep ensemble": run[::7], "one network": sgd, "temperature-scaled network": run[:3]}
+    report = lv.evaluate(run, images(), baselines=baselines, probe=5, progress=False)
+    file = report.save(tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(file.as_uri())
+    widths = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => [e.scrollWidth, e.clientWidth])")
+    assert len(widths) >= 4
+    assert all(needed <= given for needed, given in widths), widths
+    right = page.evaluate(
+        "(() => { const all = [...document.querySelectorAll('.pictures .card')]; const last = all.at(-1);"
+        " return [last.getBoundingClientRect().right, last.parentElement.getBoundingClientRect().right]; })()"
+    )
+    assert abs(right[0] - right[1]) < 2
     context.close()

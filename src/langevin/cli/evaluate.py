@@ -104,10 +104,11 @@ def evaluated(
 
 
 def show(found: Report) -> None:
-    """Print the verdicts."""
+    """Print the verdicts and the scores."""
     if is_terminal():
         say(f"{found.title}: {found.summary}")
         show_findings((verdict.level, verdict.about, verdict.message) for verdict in found.verdicts)
+        say(*str(found.scores).splitlines())
     else:
         say(*str(found).splitlines())
 

@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
-from langevin.core import pretrained, sharding
+from langevin.core import html, pretrained, sharding
 from langevin.core.arguments import validated_init
 from langevin.core.batches import batch_size_of
 from langevin.core.likelihoods import Categorical, Likelihood, MeanLoss
@@ -29,6 +29,8 @@ from langevin.core.outputs import call, named_output
 from langevin.core.parameters import check_precision, public_name
 from langevin.core.precisions import GivenPrecision, PriorPrecisions
 from langevin.core.priors import Gaussian, PerParameter, Prior, SampledGaussian, default, with_gaussian_energy
+
+_SHOWN = 30  # parameters that a notebook lists
 
 
 class IncompatibleLayer(NamedTuple):
@@ -183,6 +185,18 @@ class Posterior(Objective):
     def stochastic_forward(self) -> bool:
         """Whether the forward pass is random, so that the loop has to seed each step."""
         return "dropout" in self.allow or any(layer.kind == "dropout" for layer in self.incompatible_layers())
+
+    def __repr__(self) -> str:
+        sampled = sum(p.numel() for p in self.trainable_parameters().values())
+        fixed = sum(p.numel() for p in self.parameters()) - sampled
+        rest = f", {fixed:,} fixed" if fixed else ""
+        model = type(self.model).__name__
+        return f"<Posterior of {sampled:,} weights{rest} of {model}, {self.likelihood!r}, num_data={self.num_data}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, tuple(p.shape), self.priors()[name]) for name, p in self.trainable_parameters().items()]
+        note = f"and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+        return html.table(repr(self), rows[:_SHOWN], ["parameter", "shape", "prior"], note)
 
     def log_prior(self) -> Tensor:
         """log p(θ) of the sampled parameters."""

@@ -241,7 +241,10 @@ def forked_generators(number: int) -> Iterator[None]:
 
 def _device_module() -> Any:
     """torch's module of the accelerator, `torch.cuda` for example, if it is in use and has generators."""
-    device = torch.accelerator.current_accelerator()
+    try:
+        device = torch.accelerator.current_accelerator()
+    except RuntimeError:  # torch 2.6, where there is none
+        return None
     module: Any = None if device is None else torch.get_device_module(device)
     has = all(hasattr(module, name) for name in ("is_initialized", "manual_seed_all", "get_rng_state"))
     return module if has and module.is_initialized() else None

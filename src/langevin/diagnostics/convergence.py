@@ -20,12 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from langevin.core import html
 from langevin.core.statistics import batch_means_ess, effective_sample_size, mess_full
 from langevin.diagnostics.rank_statistics import rank_statistics
 
 _TOGETHER = 4096  # samples that are read at a time
 _BLOCK_BYTES = 64 << 20  # of draws in memory at once
 _COLUMNS = ("ess", "ess_batch", "ess_bulk", "ess_tail", "rhat")
+_WORST = 5  # quantities that a notebook names
 _FEW = 200  # the largest number of quantities for the full mESS, which needs their covariance
 
 
@@ -48,6 +50,22 @@ class Convergence:
     rhat: np.ndarray
     mess_full: float = float("nan")  # n(|Λ|/|Σ|)^{1/q}, for few quantities
     unknown: dict[str, str] = field(default_factory=dict)  # field → why it is NaN
+
+    def __repr__(self) -> str:
+        ess = _quantile(self.ess_bulk, 0.5)
+        return (
+            f"<Convergence of {len(self.names):,} {'predictions' if self.space == 'function' else 'weights'}, "
+            f"{self.chains} chains × {self.draws} samples: largest R̂ {self.worst_rhat:.3f}, "
+            f"{self.share_above(1.05):.0%} above 1.05, median bulk ESS {ess:.0f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        columns = {name: getattr(self, name) for name in ("rhat", "ess_bulk", "ess_tail", "ess", "ess_batch")}
+        shares = {"smallest": 0.0, "median": 0.5, "largest": 1.0}
+        rows = [(name, *(f"{_quantile(values, q):.4g}" for q in shares.values())) for name, values in columns.items()]
+        worst = np.argsort(-np.nan_to_num(self.rhat, nan=-np.inf))[:_WORST]
+        note = "Largest R̂: " + "; ".join(f"{self.names[i]} {self.rhat[i]:.3f}" for i in worst)
+        return html.table(repr(self), rows, ["", *shares], note)
 
     @property
     def mess(self) -> float:
@@ -200,6 +218,12 @@ def stacked(chains: Sequence[Any], chosen: Chosen) -> np.ndarray:
         else:
             rows.append(torch.stack([chosen.read(sample) for sample in chain]).numpy())
     return equal_lengths(rows)
+
+
+def _quantile(values: np.ndarray, share: float) -> float:
+    """NaN if none is known."""
+    known = values[np.isfinite(values)]
+    return float(np.quantile(known, share)) if len(known) else float("nan")
 
 
 def equal_lengths(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from langevin.core import html
 from langevin.core.statistics import Estimate
 from langevin.diagnostics.convergence import Convergence
 from langevin.diagnostics.stationarity import Stationarity
@@ -85,6 +86,13 @@ class Verdict:
         ]
         why = " ".join(f"{finding.message} {finding.advice}".rstrip() for finding in self.worst)
         return f"{self.level}: {', '.join(numbers)}. {why}".rstrip()
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(f.about, f.level, f.message, f.advice) for f in self.findings]
+        return html.table(str(self), rows, ["about", "level", "measured", "what to do"])
 
 
 def corrupted(reasons: Sequence[str], usable: int) -> Finding | None:

@@ -22,6 +22,7 @@ from langevin.core.arguments import COUNT, validated
 from langevin.core.batches import example_inputs
 from langevin.core.likelihoods import Categorical, Likelihood
 from langevin.ensembles.inputs import checked_inputs
+from langevin.ensembles.notebook import ensemble_html
 from langevin.ensembles.prediction import Prediction
 from langevin.ensembles.predictor import Predictor
 
@@ -159,6 +160,9 @@ class Ensemble(Sequence[Weights], ABC):
         module = EnsembleModule(self.predictors[0][0], chosen)
         write_module(module, path, inputs)
         return module
+
+    def _repr_html_(self) -> str:
+        return ensemble_html(self)
 
     def __repr__(self) -> str:
         return f"<Ensemble of {len(self)} sets of weights>"

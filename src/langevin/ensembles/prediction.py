@@ -21,6 +21,7 @@ from torch.distributions import Distribution
 from langevin.core.devices import as_tensor
 from langevin.core.likelihoods.base import gaussian, sampled_classes
 from langevin.core.random import Source, Stream
+from langevin.ensembles import notebook
 from langevin.ensembles.mixture import Mixture
 from langevin.kernels.probabilities import TINY, add_probabilities
 
@@ -35,6 +36,8 @@ class ClassPrediction:
     entropy: Tensor
     aleatoric: Tensor
     samples: Tensor | None = None  # (samples, n, classes), if requested
+
+    __repr__, _repr_html_ = notebook.class_line, notebook.class_html
 
     @property
     def mutual_information(self) -> Tensor:
@@ -78,6 +81,8 @@ class ValuePrediction:
     noise: Tensor | None = None  # (samples, n, …): their noise variances
     components: Mixture | None = field(default=None, repr=False)
     members: int = 1  # over which mean and variance are taken
+
+    __repr__, _repr_html_ = notebook.value_line, notebook.value_html
 
     @property
     def variance(self) -> Tensor:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
+from langevin.core import html
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -52,6 +54,10 @@ class Tuning(Sequence[Decision]):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._decisions)) or "Nothing was tuned: all settings were given."
+
+    def _repr_html_(self) -> str:
+        rows = [(d.stage, f"{d.step:,}", d.decided, d.why) for d in self._decisions]
+        return html.table(repr(self), rows, ["stage", "step", "decided", "why"])
 
     def __repr__(self) -> str:
         return f"<Tuning of {len(self)} decisions>"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from langevin.core import html
 from langevin.core.arguments import COUNT, FRACTION, NATURAL, SEED, validated
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.evaluation import scores
@@ -77,6 +78,14 @@ class Comparison:
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         note = f"{self.examples} examples; differences with {self.level:.0%} paired bootstrap intervals"
         return "\n".join([*lines, note])
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.scores)} on {self.examples:,} examples: {', '.join(self.metrics)}>"
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        note = f"Differences with {self.level:.0%} paired bootstrap intervals."
+        return html.table(repr(self), rows, head, note)
 
     def _width(self) -> int:
         return len(self.metrics) + 1

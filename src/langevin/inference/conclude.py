@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
-from tqdm.auto import tqdm
 
 from langevin.core.batches import Batches, batch_size_of
 from langevin.core.posterior import Posterior
+from langevin.core.progress import tqdm
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.ensembles.summary import judge

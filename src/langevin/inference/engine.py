@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
-from tqdm.auto import tqdm
 
 from langevin.core.batches import Batches
 from langevin.core.objective import Objective
 from langevin.core.parameters import all_finite
+from langevin.core.progress import tqdm
 from langevin.errors import DivergenceError, RunError
 from langevin.inference import distributed, trial
 from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
@@ -346,7 +346,6 @@ def _status_line(store: SampleStore, group: Chains, losses: list[float], means: 
 
 
 def _progress_bar(total: int, progress: bool, place: distributed.Place, title: str = "") -> Any:
-    interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
     hidden = not (progress and place.leads)
     return tqdm(
         total=total,
@@ -354,7 +353,6 @@ def _progress_bar(total: int, progress: bool, place: distributed.Place, title: s
         leave=not title,
         unit="step",
         disable=hidden,
-        mininterval=interval,
         delay=1.0,
         dynamic_ncols=True,
     )

@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from langevin.core import html
 from langevin.core.arguments import COUNT, FRACTION, SEED, validated
 from langevin.core.batches import Batches, as_batches
 from langevin.core.parameters import all_finite
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
+from langevin.core.progress import tqdm
 from langevin.core.statistics import RECORD_LENGTH, Estimate, mean_and_error
 from langevin.inference import checks
 from langevin.inference.chains import Weights
@@ -78,6 +79,17 @@ class RateSearch:
     power: int  # the excess over the target temperature grows as lr to this power
     stability_limit: float
     trials: list[Trial] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"<RateSearch: lr {self.lr:.3g}, expected temperature {self.temperature:.3f}, along the stiffest direction "
+            f"{self.stiffest:.3f}, target {self.target_temperature:g}, {len(self.trials)} rates tried>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{t.lr:.3g}", str(t.temperature), str(t.stiffest)) for t in self.trials]
+        note = "lv.plots.rate_search(found) draws them."
+        return html.table(repr(self), rows, ["lr", "temperature", "along the stiffest direction"], note)
 
     def expected(self, lr: float) -> tuple[float, float]:
         """The temperatures to expect at another rate, over all weights and along the stiffest direction."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from langevin.core.progress import tqdm
 from langevin.inference import checks, distributed
 from langevin.inference.engine import Engine
 from langevin.inference.settings import RunSettings

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tqdm.auto import tqdm
-
 from langevin.core.devices import synchronize
+from langevin.core.progress import tqdm
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.one_chain import OneChain
 from langevin.inference.stacked_chains import StackedChains

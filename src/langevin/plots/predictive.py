@@ -9,12 +9,15 @@ import numpy as np
 
 from langevin.evaluation.calibration import Reliability
 from langevin.evaluation.selective import RiskCoverage
-from langevin.plots.style import FAINT, MUTED, drawing, need, series
+from langevin.plots.style import FAINT, MUTED, drawing, legend_above, need, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from langevin.ensembles.prediction import ValuePrediction
+
 _ROW = 6  # images per row
+_MOST = 100  # intervals in a figure
 
 
 def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> Axes:
@@ -39,6 +42,27 @@ def coverage(curves: Mapping[str, tuple[Any, Any]], axes: Axes | None = None) ->
             axes.plot(nominal, found, label=name, marker="os^D"[index % 4], **series(index))
         axes.set(xlim=(0, 1.01), ylim=(0, 1.01), xlabel="nominal coverage", ylabel="targets inside")
         axes.legend(loc="upper left")
+    return axes
+
+
+def intervals(prediction: ValuePrediction, targets: Any, axes: Axes | None = None, *, probability: float = 0.9) -> Axes:
+    """Prediction intervals against targets, by the predicted mean; at most 100 inputs, evenly spaced in that order."""
+    mean = np.asarray(prediction.mean, dtype=float).reshape(len(prediction.mean), -1)[:, 0]
+    need(len(mean), "prediction")
+    truth = np.asarray(targets, dtype=float).reshape(len(mean), -1)[:, 0]
+    low, high = (np.asarray(e, dtype=float).reshape(len(mean), -1)[:, 0] for e in prediction.interval(probability))
+    order = np.argsort(mean, kind="stable")
+    order = order[np.linspace(0, len(order) - 1, min(len(order), _MOST)).round().astype(int)]
+    with drawing(axes) as axes:
+        where = np.arange(1, len(order) + 1)
+        style, inside = series(0), (low[order] <= truth[order]) & (truth[order] <= high[order])
+        label = f"{probability:.0%} interval"
+        axes.vlines(where, low[order], high[order], color=style["color"], alpha=0.45, linewidth=2.2, label=label)
+        for chosen, marker, index, label in ((inside, "o", 2, "target inside"), (~inside, "s", 1, "outside")):
+            options: Any = {"color": series(index)["color"], "linestyle": "", "markersize": 3, "label": label}
+            axes.plot(where[chosen], truth[order][chosen], marker, **options)
+        axes.set(xlabel="test inputs, by predicted mean", ylabel="target")
+        legend_above(axes)
     return axes
 
 

@@ -6,8 +6,10 @@ Lines differ in dash and marker as well as in colour. The report replaces these 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,7 +62,15 @@ def new_figure(size: tuple[float, float] = SIZE) -> Figure:
     """An empty figure, without a pyplot window."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # what notebooks look for
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
 
 
 @contextmanager
@@ -69,7 +79,10 @@ def drawing(axes: Axes | None, size: tuple[float, float] = SIZE) -> Iterator[Axe
     import matplotlib
 
     with matplotlib.rc_context(settings()):
-        yield new_figure(size).subplots() if axes is None else axes
+        if axes is None:
+            axes = new_figure(size).subplots()
+            axes._repr_png_ = axes.figure._repr_png_  # type: ignore[attr-defined,union-attr]
+        yield axes
 
 
 def series(index: int) -> dict[str, Any]:

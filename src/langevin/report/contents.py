@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ class Table:
     caption: str
     columns: list[str]
     rows: list[list[str]]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it needs the whole width of the page: half of it has room for about 54 letters; headers wrap."""
+        first = min(max(len(row[0]) for row in self.rows), 22) if self.rows else 0
+        widths = [max(len(row[i]) for row in self.rows) + 3 for i in range(1, len(self.columns))] if self.rows else []
+        return first + sum(widths) > 54
+
+    def __str__(self) -> str:
+        cells = [self.columns, *self.rows]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
+        first, *rest = widths
+        return "\n".join(
+            "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], rest, strict=True))]).rstrip()
+            for row in cells
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,21 @@ class Report:
     def __str__(self) -> str:
         width = max(len(verdict.about) for verdict in self.verdicts)
         lines = [f"{v.level:>7}  {v.about:<{width}}  {v.message}" for v in self.verdicts]
-        return "\n".join([f"{self.title}: {self.summary}", *lines])
+        return "\n".join([f"{self.title}: {self.summary}", *lines, *(["", str(self.scores)] if self.tables else [])])
+
+    @property
+    def scores(self) -> Table:
+        """The first table: the scores of the run and of its baselines."""
+        return self.tables[0]
+
+    def __repr__(self) -> str:
+        levels: list[str] = [verdict.level for verdict in self.verdicts]
+        counts = [f"{levels.count(level)} {level}" for level in dict.fromkeys(levels)]
+        return f"<Report of {self.title}; {', '.join(counts)}; print(report), report.save('report.html')>"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its style and the notebook's stay apart."""
+        return f'<iframe srcdoc="{escape(self.html())}" sandbox style="width: 100%; height: 45rem; border: 0"></iframe>'
 
 
 def plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from langevin.core.arguments import COUNT, validated
 from langevin.core.posterior import Posterior
+from langevin.core.progress import tqdm
 from langevin.diagnostics.verdict import Finding
 from langevin.ensembles.fit import Fit
 from langevin.ensembles.prediction import ClassPrediction
@@ -38,6 +40,7 @@ def evaluate(
     attack_examples: int = 1000,
     batch_size: int = 1024,
     train: tuple[Posterior, Any] | None = None,
+    progress: bool = True,
 ) -> Report:
     """Evaluate a run: temperature, convergence, calibration, out-of-distribution detection, comparison with baselines.
 
@@ -53,6 +56,7 @@ def evaluate(
         batch_size: inputs per forward pass.
         train: the posterior and the training data, to measure temperatures along the softest directions too; it costs a
             pass over the data per sample.
+        progress: show what is being computed.
     """
     for option, given in (("baselines", baselines), ("ood", ood)):
         if given is not None and not isinstance(given, Mapping):
@@ -62,16 +66,22 @@ def evaluate(
         name = f"{name} (this run)"
     if isinstance(run, Run) and len(run) == 0:
         raise ValueError(f"{run!r} has no usable sample, so there is nothing to evaluate. Sample more steps.")
-    findings = measure(
-        {name: run, **(baselines or {})},
-        test,
-        ood or {},
-        attack,
-        probe=probe,
-        attack_examples=attack_examples,
-        batch_size=batch_size,
-        train=train,
-    )
+    runs = {name: run, **(baselines or {})}
+    stages = len(runs) * (1 if attack is None else 2) + 3  # predictions, attacks, comparison, chains, figures
+    with tqdm(total=stages, unit="part", disable=not progress, delay=1.0, leave=False, file=sys.stderr) as bar:
+        findings = measure(
+            runs,
+            test,
+            ood or {},
+            attack,
+            probe=probe,
+            attack_examples=attack_examples,
+            batch_size=batch_size,
+            train=train,
+            stage=lambda what: _next(bar, what),
+        )
+        _next(bar, "figures")
+        drawn = pictures(findings)
     corrupted = list(run.corrupted.values()) if isinstance(run, Run) else []
     manifest = getattr(run, "manifest", {})
     return Report(
@@ -79,12 +89,17 @@ def evaluate(
         summary=_summary(findings),
         verdicts=judge(findings, attack),
         tables=tables(findings, attack),
-        pictures=pictures(findings),
+        pictures=drawn,
         configuration=_configuration(run, manifest),
         versions={key: str(value) for key, value in manifest.get("environment", {}).items()},
         citations=citations(run, findings, attack),
         numbers=_numbers(findings, corrupted),
     )
+
+
+def _next(bar: Any, what: str) -> None:
+    bar.set_description_str(what, refresh=False)
+    bar.update()
 
 
 def judge(findings: Findings, attack: Attack | None) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,15 +77,22 @@ def measure(
     attack_examples: int,
     batch_size: int,
     train: tuple[Posterior, Any] | None = None,
+    stage: Callable[[str], None] = lambda what: None,
 ) -> Findings:
-    """Measure the first run, with the others as baselines. Without an attack, every sample is read once."""
+    """Measure the first run, with the others as baselines. Without an attack, every sample is read once.
+
+    `stage` is told what comes next.
+    """
     x, y = examples(test)
     sets = {"test": x} | {f"ood/{name}": _inputs(name, given) for name, given in ood.items()}
     this = next(iter(runs.values()))
     if isinstance(this, Run):
         sets["probe"] = _at(x, _spread(batch_size_of(x), probe))
     weights = _WeightTrace(200)
-    found = {name: _predictions(run, sets, weights if run is this else None, batch_size) for name, run in runs.items()}
+    found = {}
+    for name, run in runs.items():
+        stage(f"predictions of {name}")
+        found[name] = _predictions(run, sets, weights if run is this else None, batch_size)
     predictions = {name: by_set["test"] for name, by_set in found.items()}
     y = _targets(predictions, y)
     attacked: dict[str, Attacked] = {}
@@ -93,14 +100,19 @@ def measure(
     if attack is not None:
         if not isinstance(next(iter(predictions.values())), ClassPrediction):
             raise ValueError("An attack needs predicted classes; leave out attack=… for regression.")
-        attacked = {name: under_attack(run, attack, _at(x, chosen), y[chosen]) for name, run in runs.items()}
+        for name, run in runs.items():
+            stage(f"attack on {name}")
+            attacked[name] = under_attack(run, attack, _at(x, chosen), y[chosen])
+    stage("comparison")
+    comparison = compare(predictions, (x, y))
+    stage("chains")
     ood_predictions = {name: {run: by_set[f"ood/{name}"] for run, by_set in found.items()} for name in ood}
     return Findings(
         x=x,
         y=y,
         samples=len(this) if isinstance(this, Run | Fit) else None,
         predictions=predictions,
-        comparison=compare(predictions, (x, y)),
+        comparison=comparison,
         chains=_chains(this, found[next(iter(runs))]["probe"], weights, train) if isinstance(this, Run) else None,
         traces=_traces(this),
         ood=ood_predictions,

@@ -101,6 +101,14 @@ def _of_values(findings: Findings) -> Iterator[_Drawing]:
         f"Share of the targets inside central intervals, against the nominal coverage. {described}.",
         lambda: plots.coverage({name: (list(shares), list(shares.values())) for name, shares in found.items()}),
     )
+    this = values[findings.name]
+    inside = found[findings.name][0.9]
+    yield (
+        "Prediction intervals against targets",
+        "Central 90% intervals of at most 100 test inputs, by predicted mean: nine of ten targets should be inside.",
+        f"Prediction intervals with the targets of the test inputs. {inside:.0%} of all targets are inside.",
+        lambda: plots.intervals(this, findings.y),
+    )
 
 
 def _of_chains(findings: Findings) -> Iterator[_Drawing]:

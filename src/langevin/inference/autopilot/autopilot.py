@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
+from langevin.core.progress import tqdm
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
