@@ -135,8 +135,8 @@ def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
     table = np.loadtxt(file)
     train, test = train_test_split(np.arange(len(table)), test_size=0.2, random_state=0)
     mean, std = table[train].mean(0), table[train].std(0)
-    table = torch.tensor((table - mean) / np.where(std > 0, std, 1.0), dtype=torch.float32)
-    return table[train, :-1], table[train, -1], table[test, :-1], table[test, -1]
+    scaled = torch.tensor((table - mean) / np.where(std > 0, std, 1.0), dtype=torch.float32)
+    return scaled[train, :-1], scaled[train, -1], scaled[test, :-1], scaled[test, -1]
 
 
 def scores(mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor) -> dict[str, float]:

@@ -11,7 +11,7 @@ _BETWEEN = 10.0  # seconds from one line of a log file to the next
 _IS_WIDGET = any(base.__name__ == "tqdm_notebook" for base in auto.tqdm.__mro__)
 
 
-class tqdm(auto.tqdm):  # it is tqdm, with another output for files
+class tqdm(auto.tqdm):  # type: ignore[misc]  # it is tqdm, with another output for files
     """`tqdm.auto.tqdm`; where the output is neither a terminal nor a notebook it writes a line now and then."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -34,12 +34,12 @@ class tqdm(auto.tqdm):  # it is tqdm, with another output for files
     def close(self) -> None:
         """End the bar, in a file with its last line."""
         if not getattr(self, "_lines", False) or self.disable:
-            return super().close()
+            super().close()
+            return
         if self.leave and self.n > self.last_print_n and self.last_print_t >= self.start_t + self.delay:
             self.display()
-        self.disable = True
+        self.disable: bool = True
         self._decr_instances(self)
-        return None
 
 
 def _is_file(output: Any) -> bool:

@@ -246,8 +246,8 @@ class Predictor:
                 for tensors in (each._parameters, each._buffers):
                     for name, own in tensors.items():
                         of_tensor.setdefault(id(own), []).append((tensors, name, own))
-            own = dict(module.named_parameters()) | dict(module.named_buffers())
-            found = self._local.places = {name: of_tensor[id(tensor)] for name, tensor in own.items()}
+            named_tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+            found = self._local.places = {name: of_tensor[id(tensor)] for name, tensor in named_tensors.items()}
         return [found[name] for name in named]
 
     def _one_by_one(self, named: Weights, x: Any, together: int = 1) -> Any:

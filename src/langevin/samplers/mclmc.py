@@ -269,5 +269,6 @@ def _looks_at_curvature(group: Group) -> bool:
     """Whether a look at the stiffest direction is due: a few times while V falls, and once when it is frozen."""
     if group["frozen"]:
         return not group["bounded"]
-    start, stop = round(group["held"] * (group["adapt_steps"] or 0)), group["adapt_steps"] or 0
-    return start <= group["step"] < stop and (group["step"] - start) % max(1, (stop - start) // (_LOOKS - 1)) == 0
+    step, stop = int(group["step"]), int(group["adapt_steps"] or 0)
+    start = int(group["held"] * stop)
+    return start <= step < stop and (step - start) % max(1, (stop - start) // (_LOOKS - 1)) == 0
