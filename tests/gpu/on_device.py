@@ -8,10 +8,10 @@ import os
 import pickle
 import warnings
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -313,7 +313,7 @@ def test_no_way_to_sample_makes_the_host_wait_more_often(kind, monkeypatch):
 
 
 def test_a_recorded_loop_makes_the_host_wait_for_what_it_records():
-    accelerator = SimpleNamespace(is_main_process=True, gradient_accumulation_steps=1, mixed_precision="no")
+    accelerator = Accelerator(cpu=True)
     p, x, y = posterior(), X.to(DEVICE), Y.to(DEVICE)
     sampler = lv.SGLD(p.parameters(), lr=1e-3, num_data=60)
     sampling = accelerate.Sampling(accelerator, p, sampler, burn_in=1, thin=10)

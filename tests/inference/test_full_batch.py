@@ -63,7 +63,7 @@ def test_each_gradient_is_computed_once(monkeypatch):
     monkeypatch.setattr(StackedChains, "_gradients", lambda self, x, y: (calls.append(1), gradients(self, x, y))[1])
     draw(lv.MCLMC, steps=40)
     trial = 7  # steps before the run
-    stiffest = 2 * 15  # of the power iteration after burn-in
+    stiffest = 2 * 2 * 15  # of the power iterations in late burn-in and after it
     assert len(calls) == 2 * (40 + trial) + 2 * 2 + stiffest  # two a step, and the first one of each start twice
 
 

@@ -70,9 +70,7 @@ class Chains(ABC):
         if control is not None:
             self._place_center(control)
         self.numbers = list(numbers)
-        self.batches = batches
-        self.seed = seed
-        self.step = 0
+        self.batches, self.seed, self.step = batches, seed, 0
         self.grad_accumulation_steps = grad_accumulation_steps
         self.replicas = replicas
         self.leads = replicas is None or replicas.rank == 0  # whether this process writes samples and checkpoints

@@ -43,6 +43,7 @@ def _compiled(dtype: torch.dtype) -> Any:
     with announced("the sums of predictions", f"probabilities-{str(dtype).removeprefix('torch.')}"):
         from langevin.kernels import native_probabilities
 
-        sums = torch.zeros(1, dtype=torch.float64).numpy()
-        native_probabilities.add(torch.ones(1, 1, dtype=dtype).numpy(), sums, sums.copy(), 0, 1)
+        sums = torch.zeros(1, dtype=torch.float64, device="cpu").numpy()
+        one = torch.ones(1, 1, dtype=dtype, device="cpu").numpy()
+        native_probabilities.add(one, sums, sums.copy(), 0, 1)
     return native_probabilities.add

@@ -45,6 +45,7 @@ _HELD = 0.7  # share of burn-in before it falls
 _FALLEN = 0.95  # share at which it has fallen
 _SHARE = 0.5  # of the stability limit of the stiffest direction, that lr is at most
 _LOOKS = 6  # at the stiffest direction, while V falls and at the end
+_BETWEEN = 20  # steps from look to look, at least
 _POWER_ITERATIONS = 15  # two gradients each
 _DIFFERENCE = 0.01  # of a finite difference, over the root mean square of the weights
 _SETTLED = 100  # steps that an estimate of the spread takes at least
@@ -271,4 +272,4 @@ def _looks_at_curvature(group: Group) -> bool:
         return not group["bounded"]
     step, stop = int(group["step"]), int(group["adapt_steps"] or 0)
     start = int(group["held"] * stop)
-    return start <= step < stop and (step - start) % max(1, (stop - start) // (_LOOKS - 1)) == 0
+    return start <= step < stop and (step - start) % max(_BETWEEN, (stop - start) // (_LOOKS - 1)) == 0
