@@ -25,6 +25,7 @@ from langevin.report.contents import Report
 from langevin.report.findings import Findings, measure
 from langevin.report.pictures import pictures
 from langevin.report.tables import tables
+from langevin.report.tuning import tuning_pictures, tuning_tables
 
 
 @validated(probe=COUNT, attack_examples=COUNT, batch_size=COUNT)
@@ -88,8 +89,8 @@ def evaluate(
         title=f"{name}: evaluation",
         summary=_summary(findings),
         verdicts=judge(findings, attack),
-        tables=tables(findings, attack),
-        pictures=drawn,
+        tables=tables(findings, attack) + tuning_tables(manifest),
+        pictures=drawn + tuning_pictures(manifest),
         configuration=_configuration(run, manifest),
         versions={key: str(value) for key, value in manifest.get("environment", {}).items()},
         citations=citations(run, findings, attack),

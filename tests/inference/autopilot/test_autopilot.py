@@ -152,6 +152,19 @@ def test_a_sampler_without_rate_gets_one() -> None:
     assert ((draws(run).mean(0) - mean).abs() < 1.5 * covariance.diagonal().sqrt()).all()
 
 
+def test_the_report_shows_what_was_decided(run) -> None:
+    from langevin.report.tuning import tuning_pictures
+
+    report = lv.evaluate(run, regression())
+    (table,) = [table for table in report.tables if table.title == "Autopilot"]
+    assert [row[2] for row in table.rows] == [decision.decided for decision in run.tuning]
+    assert not tuning_pictures(run.manifest)
+    rungs = [{"temperature": t, "loss": 0.5 - t / 10, "behind": 0.0, "error": 0.01} for t in (1.0, 0.3)]
+    (picture,) = tuning_pictures({"autopilot": {"by_temperature": rungs, "temperature": 1.0}})
+    assert "T = 0.3: 0.4700" in picture.alt
+    assert "Chosen: 1" in picture.alt
+
+
 def test_a_temperature_is_chosen_on_data_held_out() -> None:
     run = lv.sample(linear_posterior(), regression(), temperature="auto", **QUICK)
     assert run.target_temperature in (1.0, 0.3, 0.1, 0.03)
