@@ -14,6 +14,8 @@ _IS_WIDGET = any(base.__name__ == "tqdm_notebook" for base in auto.tqdm.__mro__)
 class tqdm(auto.tqdm):  # it is tqdm, with another output for files
     """`tqdm.auto.tqdm`; where the output is neither a terminal nor a notebook it writes a line now and then."""
 
+    disable: bool
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._lines = not _IS_WIDGET and _is_file(options.get("file") or sys.stderr)
         if self._lines:
@@ -34,12 +36,12 @@ class tqdm(auto.tqdm):  # it is tqdm, with another output for files
     def close(self) -> None:
         """End the bar, in a file with its last line."""
         if not getattr(self, "_lines", False) or self.disable:
-            return super().close()
+            super().close()
+            return
         if self.leave and self.n > self.last_print_n and self.last_print_t >= self.start_t + self.delay:
             self.display()
         self.disable = True
         self._decr_instances(self)
-        return None
 
 
 def _is_file(output: Any) -> bool:
