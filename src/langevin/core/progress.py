@@ -14,6 +14,8 @@ _IS_WIDGET = any(base.__name__ == "tqdm_notebook" for base in auto.tqdm.__mro__)
 class tqdm(auto.tqdm):  # type: ignore[misc]  # it is tqdm, with another output for files
     """`tqdm.auto.tqdm`; where the output is neither a terminal nor a notebook it writes a line now and then."""
 
+    disable: bool
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._lines = not _IS_WIDGET and _is_file(options.get("file") or sys.stderr)
         if self._lines:
