@@ -35,7 +35,8 @@ def examine_device(name: str, *, weights: int = 20_000_000) -> list[Finding]:
         device = torch.empty(1, device=name).device
     except (RuntimeError, AssertionError) as error:
         advice = "torch.cuda.is_available() must be True; see pytorch.org for the build that fits your driver."
-        return [Finding("error", "device", f"{name} can't be used: {str(error).splitlines()[0]} {advice}")]
+        why = str(error).splitlines()[0].rstrip(".")
+        return [Finding("error", "device", f"{name} can't be used: {why}. {advice}")]
     weights = weights // 10 if device.type == "cpu" else weights
     findings = [_describe(device)]
     for check, function in (

@@ -47,6 +47,7 @@ class Recording:
             self.sampler.freeze()
         if not self._active or step <= self.burn_in or (step - self.burn_in) % self.thin:
             return
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         stats: dict[str, Any] = {} if loss is None else {"loss": float(loss)}
         self._opened().record(step, chain=self.sampler.param_groups[0]["chain"], **stats)
 
