@@ -132,3 +132,14 @@ def test_bad_input_is_refused():
         lv.compare({"a": "run"}, test)
     with pytest.raises(ValueError, match="row 0 sums to 2"):
         lv.compare({"a": probs["weak"] * 2}, test)
+
+
+def test_temperature_scaled_values_are_compared():
+    """They are Gaussian as a whole, without members."""
+    x = torch.linspace(-1, 1, 30)[:, None]
+    model = lv.Ensemble.from_weights(nn.Linear(1, 1), lv.likelihoods.Gaussian(0.1))
+    y = model.predict(x).mean + 0.5 * torch.randn(30, 1, generator=torch.Generator().manual_seed(0))
+    scaled = lv.evaluation.temperature_scaling(model, (x, y))
+    found = lv.compare({"as it is": model, "scaled": scaled}, (x, y), resamples=20).scores
+    assert found["scaled"]["nll"].value < found["as it is"]["nll"].value
+    assert found["scaled"]["rmse"].value == pytest.approx(found["as it is"]["rmse"].value)

@@ -85,6 +85,7 @@ def full_prediction_of(source: Any, x: Any = None, *, batch_size: int = 1024) ->
     if isinstance(source, Ensemble):
         return on_host(source.predict(x, batch_size=batch_size, samples=not source.classifies))
     prediction = prediction_of(source, x, batch_size=batch_size)
-    if isinstance(prediction, ValuePrediction) and not isinstance(source, ValuePrediction):
+    has_members = getattr(source, "has_members", not isinstance(source, ValuePrediction))
+    if isinstance(prediction, ValuePrediction) and has_members:
         prediction = prediction_of(source, x, batch_size=batch_size, samples=True)
     return prediction

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class TemperatureScaled:
 
     source: Any
     tau: float
+    has_members: ClassVar[bool] = False  # it predicts as a whole
 
     def predict(self, x: Any, *, batch_size: int = 1024, samples: bool = False) -> Prediction:
         """The corrected prediction. What is not epistemic is what remains of the corrected entropy or variance."""
