@@ -68,6 +68,11 @@ def test_what_a_page_shows_is_what_its_code_printed(name):
     assert tutorials.is_current(PAGES[name]), f"run `python docs/tutorials/run.py {name}`"
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_the_toy_size_is_of_code_that_is_there(name):
+    assert tutorials.code_of(PAGES[name], toy=True) != tutorials.code_of(PAGES[name])
+
+
 def test_a_change_of_the_code_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1)\n```\n")

@@ -11,7 +11,7 @@ _BETWEEN = 10.0  # seconds from one line of a log file to the next
 _IS_WIDGET = any(base.__name__ == "tqdm_notebook" for base in auto.tqdm.__mro__)
 
 
-class tqdm(auto.tqdm):  # type: ignore[misc]  # it is tqdm, with another output for files
+class tqdm(auto.tqdm):  # type: ignore[misc]  # tqdm has no types
     """`tqdm.auto.tqdm`; where the output is neither a terminal nor a notebook it writes a line now and then."""
 
     disable: bool
@@ -40,7 +40,7 @@ class tqdm(auto.tqdm):  # type: ignore[misc]  # it is tqdm, with another output 
             return
         if self.leave and self.n > self.last_print_n and self.last_print_t >= self.start_t + self.delay:
             self.display()
-        self.disable: bool = True
+        self.disable = True
         self._decr_instances(self)
 
 
