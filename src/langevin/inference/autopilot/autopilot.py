@@ -23,7 +23,7 @@ from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
-from langevin.inference.autopilot.scales import WithMetric, metric_of, posterior_scales
+from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
 from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
@@ -189,8 +189,8 @@ class Autopilot:
         settles = self.plan.sampler == "MCLMC"
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
-        if self.plan.full_batch and (metric := self._metric(warm.weights)) is not None:
-            engine.make_stepper = WithMetric(engine.make_stepper, metric)
+        if self.plan.full_batch and (scales := self._scales(warm.weights)) is not None:
+            engine.make_stepper = WithMetric(engine.make_stepper, scales)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
         name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
         if lowered := self._rate(temperature).get("lowered"):
@@ -214,7 +214,7 @@ class Autopilot:
                 self._engine(self.plan.stage_seed(5), temperature),
                 self.posterior,
                 burnt,
-                self._metric,
+                self._scales,
                 name=name.replace("burn-in", "settling"),
                 stores=self._stores,
                 interval=self.interval,
@@ -344,8 +344,8 @@ class Autopilot:
         found: dict[str, Any] = self._about.get("rates", {}).get("" if temperature is None else f"{temperature:g}", {})
         return found
 
-    def _metric(self, weights: Sequence[Weights]) -> list[torch.Tensor] | None:
-        """Steps in units of the posterior's own scales, if gradients of single examples can be had."""
+    def _scales(self, weights: Sequence[Weights]) -> list[list[torch.Tensor]] | None:
+        """The posterior's own scales at these weights, by chain, if gradients of single examples can be had."""
         try:
             scales = posterior_scales(self.posterior, self._parts.watched, weights)
         except (RuntimeError, ValueError) as error:
@@ -355,8 +355,8 @@ class Autopilot:
         if self._stage("metric"):
             flat = torch.cat([t.flatten() for t in scales[0]])
             spread = f"scales from {float(flat.min()):.1g} to {float(flat.max()):.1g}"
-            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at the optima", spread)
-        return metric_of(scales)
+            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at each optimum", spread)
+        return scales
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
         """Steps after the warm start; a time is turned into steps once."""
