@@ -184,9 +184,9 @@ class Autopilot:
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
         engine = self._engine(self.plan.stage_seed(2), temperature)
         total = self._affordable(warm, engine)
-        most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total))
-        first = min(_FIRST_LEG, most // 2)
         settles = self.plan.sampler == "MCLMC"
+        most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total * (0.8 if settles else 1.0)))
+        first = min(_FIRST_LEG, most // 2)
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
         if self.plan.full_batch and (scales := self._scales(warm.weights)) is not None:
