@@ -187,8 +187,9 @@ class Predictor:
         named = {self._names[name]: tensor.to(device) for name, tensor in stack.items()}
         with half_precision(device, self._half):
             together = (_FEW if self._adapts else _AT_ONCE) // min(batch_size, batch_size_of(x))
-            compute = self._in_parts if self._can_vectorise(named, x, together) else self._one_by_one
-            return [compute(named, batch, together) for batch in _split(x, batch_size, device)]
+            if self._can_vectorise(named, x, together):
+                return [self._in_parts(named, batch, together) for batch in _split(x, batch_size, device)]
+            return [self._one_by_one(named, batch) for batch in _split(x, batch_size, device)]
 
     def log_probs(self, weights: Iterable[Weights], x: Any, y: Any) -> Iterator[Tensor]:
         """log p(y|x,θ) for each of the weights in turn, (n,), differentiable with respect to x."""
@@ -250,7 +251,7 @@ class Predictor:
             found = self._local.places = {name: of_tensor[id(tensor)] for name, tensor in named_tensors.items()}
         return [found[name] for name in named]
 
-    def _one_by_one(self, named: Weights, x: Any, together: int = 1) -> Any:
+    def _one_by_one(self, named: Weights, x: Any) -> Any:
         """One forward pass per sample, with the weights in this thread's module: faster than `functional_call`."""
         module = self._mine()
         own = dict(module.named_parameters()) | dict(module.named_buffers())

@@ -104,7 +104,7 @@ def settle(
         chains = list(burnt.checkpoints.values())
         scales = scales_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
         for each, own in zip(chains, scales, strict=True) if scales is not None else ():
-            each.tensors.update({f"state/{n}/metric": s.sqrt() for n, s in zip(names, own, strict=True)})
+            each.tensors.update({f"state/{n}/metric": s.sqrt().cpu() for n, s in zip(names, own, strict=True)})
         falling = {"adapt_steps": steps, "held": 0.0, "window": 0}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
