@@ -12,7 +12,7 @@ def short_training():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(warm_start, "STEPS", 200)
         patched.setattr(warm_start, "EPOCHS", 1)
-        patched.setattr("langevin.inference.trial._seconds_per_step", lambda chains: 1.0)  # always vectorised
+        patched.setattr("langevin.inference.trial.seconds_per_step", lambda chains: 1.0)  # always vectorised
         yield
 
 

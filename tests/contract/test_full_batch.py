@@ -153,7 +153,7 @@ def test_an_anharmonic_well(name, temperature):
 def test_hmc_adapts_to_the_acceptance_rate_that_it_is_given():
     precision = torch.logspace(0, 2, 20, dtype=torch.float64)
     problem = Problem("hmc", gaussian(precision), normal(16, 20) / precision.sqrt(), leapfrog_steps=5)
-    problem.take(300)
+    problem.take(1000)  # 0.83; after 300 it is 0.86, hardly within the 0.05
     problem.sampler.freeze()
     rates = problem.average(200, lambda theta: problem.sampler.by_chain("acceptance").clone())
     mean, error = Moments.estimate(rates)

@@ -35,7 +35,7 @@ def ensemble(likelihood, outputs=1, members=6, inputs=3):
 
 def test_the_density_of_counts_is_that_of_the_mixture_of_poissons():
     y = torch.tensor([2.0, 25.0, 450.0])
-    expected = np.mean([stats.poisson(row).pmf(y.numpy()) for row in RATES.numpy()], 0)
+    expected = np.mean([stats.poisson(row).pmf(y.double().numpy()) for row in RATES.double().numpy()], 0)
     torch.testing.assert_close(poisson().log_prob(y), torch.as_tensor(np.log(expected)))
     found, weights = ensemble(L.Poisson())
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import integrate
 
 from langevin.ensembles.prediction import ValuePrediction
 from langevin.evaluation import calibration, ood, scores, selective
@@ -134,7 +135,7 @@ def test_crps_of_a_mixture_by_quadrature(seed, components, spread):
     prediction = _mixture(means, stds**2)
     t = np.linspace(-15, 15, 60_001)
     cdf = norm.cdf((t[:, None] - means) / stds).mean(1)
-    expected = np.trapezoid((cdf - (t >= y)) ** 2, t)
+    expected = integrate.trapezoid((cdf - (t >= y)) ** 2, t)
     target = torch.tensor([[y]])
     assert scores.crps(prediction, target) == pytest.approx(expected, abs=5e-4)
     density = norm.pdf((y - means) / stds) / stds

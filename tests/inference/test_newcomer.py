@@ -27,14 +27,14 @@ def test_a_part_of_a_run_is_saved_as_that_part_and_cannot_be_resumed(tmp_path):
             lv.resume(part, toy_posterior(), toy_data(), steps=80)
 
 
-def test_a_recorded_run_is_evaluated_without_a_temperature():
+def test_a_recorded_run_of_another_optimizer_is_evaluated_without_a_temperature():
     posterior, (x, y) = toy_posterior(), toy_data()
-    sampler = lv.SGLD(posterior.parameters(), lr=1e-2, num_data=60)
-    recorder = lv.Recorder(posterior, sampler)
+    optimizer = torch.optim.SGD(posterior.parameters(), lr=1e-2)
+    recorder = lv.Recorder(posterior, optimizer)
     for step in range(1, 41):
-        sampler.zero_grad()
+        optimizer.zero_grad()
         posterior.loss(x, y).backward()
-        sampler.step()
+        optimizer.step()
         recorder.record(step)
     run = recorder.run()
     assert torch.isnan(torch.tensor(run.temperature().mean))

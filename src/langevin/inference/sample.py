@@ -100,8 +100,8 @@ def sample(
             steps=1000)`. N, seed and chain are filled in. A `partial` works too. Without it, or without its lr, the
             autopilot chooses.
         steps: steps of each chain in all, burn-in included; without lr, those after burn-in, or until it is enough.
-        budget: how much the autopilot may spend after the warm start: a time ("10 min"), steps ("5000 steps"), or a
-            multiple of the example-gradients of the warm start ("5x"); by default at most "20x".
+        budget: how much the autopilot may spend: a time in all ("10 min"), or after the warm start steps ("5000 steps")
+            or a multiple of its example-gradients ("5x"); by default at most "20x".
         batch_size: examples per step (128); with a DataLoader it is the loader's. "full" is all data in every step, in
             memory once for all chains: what MCLMC and HMC need and have by default.
         burn_in: steps before the first sample (a quarter of all); adaptive samplers are frozen at its end.
@@ -328,7 +328,7 @@ def _by_autopilot(
         budget=budget,
         steps=steps,
     )
-    store = begin(posterior, data, plan, out=out, init=init, **others)
+    store = begin(posterior, data, plan, out=out, init=init, chains_given=chains is not None, **others)
     return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
 
 

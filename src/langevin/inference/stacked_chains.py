@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from langevin.core.batches import LoaderBatches, stack_batches
 from langevin.core.devices import on_device
 from langevin.core.parameters import internal_names
+from langevin.core.posterior import Posterior
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.control_variate import ControlVariate
 
@@ -56,8 +58,19 @@ class StackedChains(Chains):
 
     def _losses(self, x: Any, y: Any) -> Tensor:
         weights = dict(zip(self._internal, self.params, strict=True)) | self.prior_scales.inputs()
-        losses: Tensor = vmap(self._loss, in_dims=self._axes)(weights, x, y, self._whole)
+        losses: Tensor = vmap(self._loss, in_dims=self._axes)(weights, x, y, self._whole and not self._gaussian[0])
         return losses
+
+    @cached_property
+    def _gaussian(self) -> tuple[dict[Tensor, float], float]:
+        """Parameters with a Gaussian prior and its decays, and the constant terms of its energy.
+
+        Their terms are added in closed form: through autograd and vmap they took a fifth of a step of a small network.
+        """
+        if type(self.objective) is not Posterior:
+            return {}, 0.0
+        decays, constant = self.objective.gaussian_decays()
+        return {p: decays[name] for name, p in zip(self.names, self.params, strict=True) if name in decays}, constant
 
     @property
     def _axes(self) -> tuple[int | None, ...]:
@@ -76,7 +89,8 @@ class StackedChains(Chains):
 
     def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
         if self._compiled is None:
-            return super()._accumulate(x, y, weight)
+            losses = super()._accumulate(x, y, weight)
+            return losses + weight * self._add_gaussian_priors(weight) if self._whole and self._gaussian[0] else losses
         weights = {name: p.detach() for name, p in zip(self._internal, self.params, strict=True)}
         weights |= self.prior_scales.inputs()
         gradients, losses = self._compiled(weights, x, y, self._whole)
@@ -85,6 +99,18 @@ class StackedChains(Chains):
             p.grad = scaled.contiguous() if p.grad is None else p.grad + scaled
         weighted: Tensor = losses * weight
         return weighted
+
+    @torch.no_grad()
+    def _add_gaussian_priors(self, weight: float) -> Tensor:
+        """Their gradients, times the weight, to those of `params`; their energy of each chain, over N."""
+        decays, constant = self._gaussian
+        energy = torch.full((len(self.numbers),), constant, dtype=torch.float64, device=self.params[0].device)
+        for p, decay in decays.items():
+            energy += (decay / 2) * p.square().reshape(len(p), -1).sum(1)
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad.add_(p, alpha=weight * decay)
+        return energy
 
     def _place_center(self, control: ControlVariate) -> None:
         names = internal_names(self.objective)

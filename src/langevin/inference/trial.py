@@ -48,14 +48,14 @@ def choose(engine: Engine, mode: str, starts: Sequence[Weights], compile: bool |
         if isinstance(engine.probe, Sampler) and not engine.probe.stackable:
             raise ValueError(f"{type(engine.probe).__name__} looks at whole layers.")
         stacked = engine.build(range(chains), starts[:chains], StackedChains)
-        together = _seconds_per_step(stacked)
+        together = seconds_per_step(stacked)
         stacked.reset(starts[:chains])
     except (RuntimeError, ValueError) as error:
         if mode == "vectorised":
             raise ValueError(f'mode="vectorised" is not possible: {error} Write mode="sequential".') from error
         return Choice("sequential", bool(compile), str(error).splitlines()[0])
     if mode == "auto":
-        apart = _seconds_per_step(engine.build([0], starts[:1], OneChain)) * chains
+        apart = seconds_per_step(engine.build([0], starts[:1], OneChain)) * chains
         why = f"a step of all chains takes {together:.1g} s vectorised and {apart:.1g} s one after another"
         if apart <= together:
             return Choice("sequential", bool(compile), why)
@@ -79,7 +79,7 @@ def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tup
     try:
         compiling = replace(engine, settings=replace(settings, compile=True), _built={})
         chains = compiling.build(range(settings.chains), starts, StackedChains)
-        faster = _seconds_per_step(chains)
+        faster = seconds_per_step(chains)
     except Exception as error:  # whatever stops a compiler, the run goes on without it
         tqdm.write(f"Not compiled: {str(error).splitlines()[0]}", sys.stderr)
         return None
@@ -87,7 +87,7 @@ def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tup
     return (chains, faster) if faster < 0.95 * together else None
 
 
-def _seconds_per_step(group: Chains) -> float:
+def seconds_per_step(group: Chains) -> float:
     """The median time of a few steps, after two that are not counted."""
     times = []
     for _ in range(7):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.inference.autopilot import autopilot, warm_start
+from langevin.inference.autopilot import autopilot, budget, warm_start
 from langevin.storage.status import describe
 
 N = 120
@@ -41,7 +41,7 @@ def short_warm_start():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(warm_start, "STEPS", 300)
         patched.setattr(warm_start, "EPOCHS", 1)
-        patched.setattr(autopilot, "_RATE_STEPS", 200)
+        patched.setattr(budget, "RATE_STEPS", 200)
         yield
 
 
@@ -142,6 +142,11 @@ def test_what_a_finished_run_can_not_be_extended_by_is_refused(tmp_path) -> None
 
 def test_the_same_call_continues_with_resume_auto(whole) -> None:
     assert torch.equal(draws(whole), draws(small(whole.path, resume="auto")))
+
+
+def test_temperatures_by_chain_are_for_runs_by_hand() -> None:
+    with pytest.raises(ValueError, match=r"the autopilot takes one temperature.*temperature=\[1, 0.3\]"):
+        lv.sample(linear_posterior(), regression(), temperature=[1.0, 0.3], **QUICK)
 
 
 def test_a_sampler_without_rate_gets_one() -> None:

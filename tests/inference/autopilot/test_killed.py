@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import langevin as lv
-from langevin.inference.autopilot import autopilot, warm_start
+from langevin.inference.autopilot import budget, warm_start
 from tests.inference.autopilot.test_autopilot import draws, linear_posterior, regression, small
 
 SCRIPT = textwrap.dedent(
@@ -53,7 +53,7 @@ SCRIPT = textwrap.dedent(
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch, stage, after) -> None:
     monkeypatch.setattr(warm_start, "STEPS", 300)
     monkeypatch.setattr(warm_start, "EPOCHS", 1)
-    monkeypatch.setattr(autopilot, "_RATE_STEPS", 200)
+    monkeypatch.setattr(budget, "RATE_STEPS", 200)
     whole = small(tmp_path / "whole", checkpoint_steps=20)
     killed = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "cut"), stage, str(after)], cwd=os.getcwd(), timeout=200

@@ -8,8 +8,9 @@ import torch
 
 import langevin as lv
 from langevin.core.batches import as_batches
+from langevin.inference.autopilot.budget import Budget
 from langevin.inference.autopilot.data_parts import DataParts
-from langevin.inference.autopilot.plan import Budget, choose_regime, multiply_adds
+from langevin.inference.autopilot.plan import choose_regime, multiply_adds
 from langevin.inference.autopilot.scales import posterior_scales
 from langevin.inference.autopilot.stationary import drifts
 from langevin.inference.autopilot.stopping import looked

@@ -18,7 +18,9 @@ from langevin.core.posterior import Posterior
 from langevin.core.progress import tqdm
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
+from langevin.inference.autopilot import budget as budgets
 from langevin.inference.autopilot import stages
+from langevin.inference.autopilot import temperature as ladder
 from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
@@ -26,7 +28,6 @@ from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
-from langevin.inference.autopilot.temperature import LADDER, choose_temperature, mixture_density
 from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.chains import Weights
@@ -44,9 +45,7 @@ _FIRST_LEG = 1000  # steps of burn-in, at most
 _SHORTEST_LEG = 100
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
-_RATE_STEPS = 1000  # at each rate that is tried
 _LOWERED = 3  # times that a rate is lowered
-_TRIED = 32  # samples of each chain at each temperature of the ladder
 _EXPLORES = 10**9  # steps of burn-in, of which no one knows the number yet
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
 
@@ -110,6 +109,7 @@ class Autopilot:
             seed=self.plan.stage_seed(1),
             mode=self.plan.mode,
             batch_size=self.plan.batch_size,
+            most=budgets.warm_steps(self.plan),
             stores=self._stores,
             interval=self.interval,
             progress=self.progress,
@@ -134,16 +134,16 @@ class Autopilot:
         assert self._parts.held_out is not None
         held_out = Evaluation(self.posterior, self._parts.held_out)
         densities, burnt = {}, {}
-        for temperature in LADDER:
-            burnt[temperature] = self._burn_in(warm, 1 / (2 * len(LADDER)), temperature)
+        for temperature in ladder.LADDER:
+            burnt[temperature] = self._burn_in(warm, 1 / (2 * len(ladder.LADDER)), temperature)
             store = self._tried(burnt[temperature], temperature)
-            densities[temperature] = mixture_density(store, held_out)
-        chosen, rungs = choose_temperature(densities)
+            densities[temperature] = ladder.mixture_density(store, held_out)
+        tried = sum(each.steps + ladder.steps_tried(each.steps) for each in burnt.values())
+        chosen, rungs = ladder.choose_temperature(densities)
         if self._stage("temperature"):
             self._about["by_temperature"] = [rung._asdict() for rung in rungs]
-            self._about["temperature"] = chosen
-            shown = ", ".join(f"{rung.temperature:g}: {rung.loss:.4f}" for rung in rungs)
-            why = f"held-out loss by T: {shown}; the largest T within one standard error of the best"
+            self._about.update({"temperature": chosen, "tried": tried - burnt[chosen].steps})
+            why = f"held-out loss by T: {ladder.shown(rungs)}; the largest T within one standard error of the best"
             self._decide("temperature", 0, f"T = {chosen:g}", why)
         return burnt[chosen]
 
@@ -152,8 +152,8 @@ class Autopilot:
         name = f"trial-{temperature:g}"
         store = self._stores.find(name)
         engine = self._engine(self.plan.stage_seed(3), temperature)
-        steps = max(_TRIED, burnt.steps // 2)
-        engine.settings = replace(engine.settings, steps=steps, thin=steps // _TRIED, mode=burnt.mode)
+        steps = ladder.steps_tried(burnt.steps)
+        engine.settings = replace(engine.settings, steps=steps, thin=steps // ladder.TRIED, mode=burnt.mode)
         if store is None:
             store = self._stores.create(name, make_manifest(engine, self.posterior, inputs=inputs_of(engine.batches)))
             with store.writing():
@@ -234,6 +234,7 @@ class Autopilot:
         key = "" if temperature is None else f"{temperature:g}"
         if key in rates or "lr" in options or kind.full_batch:
             return
+        steps = budgets.rate_steps(self.plan)
         found = find_lr(
             self._sampled,
             self._its_data,
@@ -241,11 +242,12 @@ class Autopilot:
             batch_size=self.plan.batch_size,
             init=warm.weights[0],
             seed=self.plan.stage_seed(4),
-            steps=_RATE_STEPS,
+            steps=steps,
             progress=self.progress,
             **{name: value for name, value in options.items() if value != "auto"},
         )
         rates[key] = {"lr": found.lr}
+        self._about["steps_at_rates"] = self._about.get("steps_at_rates", 0) + steps * len(found.trials)
         at = "" if temperature is None else f" at T = {temperature:g}"
         why = f"{len(found.trials)} rates tried; expected temperature {found.temperature:.3g}"
         self._decide("burn-in", 0, f"lr = {found.lr:.3g}{at}", why)
@@ -253,7 +255,8 @@ class Autopilot:
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""
         engine = self._engine(self.plan.seed)
-        total = max(self._affordable(warm, engine) - burnt.steps, FEWEST)
+        tried = self._about.get("tried", 0) if self.plan.seconds is not None else 0
+        total = max(self._affordable(warm, engine) - burnt.steps - tried, FEWEST)
         if self.plan.steps is not None:
             total = self.plan.steps
         thin = max(1, total // _SAMPLES)
@@ -321,22 +324,9 @@ class Autopilot:
         if temperature is not None:
             chosen["temperature"] = temperature
         make = sampler_factory(self.plan.sampler, self.plan.options | chosen)
-        settings = RunSettings(
-            steps=1,
-            burn_in=0,
-            thin=0,
-            phase=0,
-            chains=self.plan.chains,
-            seed=seed,
-            batch_size="full" if self.plan.full_batch else self.plan.batch_size,
-            mode="sequential",
-            freeze=True,
-            grad_accumulation_steps=1,
-            autocast=None,
-            measure_temperature=False,
-        )
         size: Any = "full" if self.plan.full_batch else self.plan.batch_size
         batches = make_batches(self._its_data, size, seed, device_of(self.posterior))
+        settings = stages.settings_of(self.plan.chains, seed, size)
         return Engine(copy.deepcopy(self._sampled), batches, make, None, settings)
 
     def _rate(self, temperature: float | None) -> dict[str, Any]:
@@ -359,22 +349,21 @@ class Autopilot:
         return scales
 
     def _affordable(self, warm: WarmStart, engine: Engine) -> int:
-        """Steps after the warm start; a time is turned into steps once."""
+        """Steps after the warm start; decided once."""
         if "steps" in self._about:
             return int(self._about["steps"])
         if self.plan.seconds is not None:
-            each = stages.seconds_per_step(engine, warm.weights, self.plan.mode)
-            steps = max(2 * FEWEST, int(self.plan.seconds / each))
+            steps = budgets.steps_left(self.plan, warm.steps, self._about.get("steps_at_rates", 0))
         else:
             size = batch_size_of(engine.batches.fetch(0, 0)[1])
             steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
-        if steps < 4 * _SHORTEST_LEG:
+        if steps < budgets.FEWEST_STEPS:
             warnings.warn(
-                f"The budget allows {steps} steps of each chain, too few for burn-in and samples: {4 * _SHORTEST_LEG} "
-                f"will be taken. Give a larger one.",
+                f"The budget allows {steps} steps of each chain, too few for burn-in and samples: "
+                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one.",
                 stacklevel=2,
             )
-            steps = 4 * _SHORTEST_LEG
+            steps = budgets.FEWEST_STEPS
         self._about["steps"] = steps
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
         return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping
@@ -15,12 +16,14 @@ from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.errors import RunError
 from langevin.inference import checks
+from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.autopilot import Autopilot
-from langevin.inference.autopilot.plan import Budget, Plan, choose_regime, default_chains
+from langevin.inference.autopilot.budget import Budget, within_time
+from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
-from langevin.inference.settings import CheckpointInterval, RunSettings
+from langevin.inference.settings import CheckpointInterval
 from langevin.inference.starts import Init
 from langevin.inference.steppers import SamplerLike, sampler_factory
 from langevin.samplers import SAMPLERS, Sampler
@@ -56,6 +59,12 @@ def make_plan(
         full, why = False, "mini-batches, since batch_size is given"
     name = kind.__name__ if kind is not None else "MCLMC" if full else "SGHMC"
     options = dict(options)
+    if isinstance(options.get("temperature"), list | tuple):
+        raise ValueError(
+            f'temperature={options["temperature"]!r}: the autopilot takes one temperature, or "auto". Chains have '
+            f"temperatures of their own where sampler, lr and steps are given: lv.sample(posterior, data, lv.SGHMC, "
+            f"lr=1e-3, steps=10_000, temperature=[1, 0.3])."
+        )
     return Plan(
         sampler=name,
         options=options,
@@ -67,6 +76,7 @@ def make_plan(
         batch_size=None if batch_size == "full" else batch_size,
         temperature=options.get("temperature", 1.0),
         seconds=spend.seconds,
+        pace=None,
         times=spend.times,
         most_steps=spend.steps,
         steps=steps,
@@ -88,6 +98,7 @@ def begin(
     keep_last: int | None,
     tags: Mapping[str, Any] | None,
     init: Init = None,
+    chains_given: bool = False,
 ) -> SampleStore:
     """A new run, from the first stage to the last."""
     refuse_incompatible_layers(posterior)
@@ -95,19 +106,9 @@ def begin(
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)
     _remark_on_inputs(batches)
-    settings = RunSettings(
-        steps=1,
-        burn_in=0,
-        thin=1,
-        phase=0,
-        chains=plan.chains,
-        seed=plan.seed,
-        batch_size=size,
-        mode="sequential",
-        freeze=True,
-        grad_accumulation_steps=1,
-        autocast=None,
-    )
+    with checks.preserve_rng_state():
+        plan = within_time(copy.deepcopy(posterior), data, plan, chains_given=chains_given)
+    settings = stages.settings_of(plan.chains, plan.seed, size, thin=1, measure_temperature=True)
     known = {"temperature": 1.0, "lr": 1e-3} if plan.temperature == "auto" or not plan.full_batch else {}
     options = {name: value for name, value in plan.options.items() if value != "auto"}
     make = sampler_factory(plan.sampler, known | options)  # what is not known yet is written down when it is

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,42 +25,6 @@ TIMES_WARM_START = 20.0
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How much may be spent after the warm start: seconds, a multiple of its example-gradients, or steps of a chain."""
-
-    seconds: float | None = None
-    times: float | None = None
-    steps: int | None = None
-
-    @classmethod
-    def parse(cls, given: str | float | None) -> Budget:
-        """From "10 min", "90 s", "2 h", "2x" (times the warm start), "5000 steps", or a number of seconds.
-
-        >>> Budget.parse("10 min"), Budget.parse("2x").times
-        (Budget(seconds=600.0, times=None, steps=None), 2.0)
-        """
-        if given is None:
-            return cls()
-        text = f"{given} s" if isinstance(given, int | float) and not isinstance(given, bool) else given
-        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|sec|seconds?|min|minutes?|h|hours?|x|steps)\s*", str(text))
-        try:
-            value = float(match.group(1)) if match else math.nan
-        except ValueError:
-            value = math.nan
-        if match is None or not 0 < value < math.inf:
-            raise ValueError(
-                f'budget={given!r}: write a time, "10 min", "90 s", "2 h", a multiple of what the warm start takes, '
-                f'"5x", or steps of each chain, burn-in included, "5000 steps".'
-            )
-        unit = match.group(2)
-        if unit == "x":
-            return cls(times=value)
-        if unit == "steps":
-            return cls(steps=max(1, int(value)))
-        return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
-
-
-@dataclass(frozen=True)
 class Plan:
     """What was planned; JSON-serializable, for the manifest."""
 
@@ -75,7 +37,8 @@ class Plan:
     compile: bool | None
     batch_size: int | None  # of mini-batches
     temperature: float | str
-    seconds: float | None
+    seconds: float | None  # of everything, if given
+    pace: dict[str, float] | None  # what was timed then: `Pace`
     times: float | None
     most_steps: int | None  # of each chain, burn-in included, if given
     steps: int | None  # of each chain after burn-in, if given
@@ -84,9 +47,9 @@ class Plan:
 
     @property
     def budget(self) -> str:
-        """What may be spent after the warm start, in words."""
+        """What may be spent, in words."""
         if self.seconds is not None:
-            return f"{self.seconds:.0f} s"
+            return f"{self.seconds:.0f} s in all"
         if self.most_steps is not None:
             return "as given"
         return f"{self.times or TIMES_WARM_START:g} times the warm start's gradients, or what is cheap"

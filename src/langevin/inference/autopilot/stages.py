@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
-from langevin.inference.settings import CheckpointInterval
+from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.storage import manifest as manifests
 from langevin.storage.base import Checkpoint, SampleStore
 from langevin.storage.directory import DirectoryStore
@@ -50,6 +49,13 @@ class StageStores:
             made = DirectoryStore.create(self.path / FOLDER / name, manifest)
         self._stores[name] = made
         return made
+
+
+def settings_of(chains: int, seed: int, batch_size: Any, **others: Any) -> RunSettings:
+    """Of a stage at its beginning; its legs set the steps."""
+    common: dict[str, Any] = {"burn_in": 0, "thin": 0, "phase": 0, "mode": "sequential", "freeze": True}
+    common |= {"grad_accumulation_steps": 1, "autocast": None, "measure_temperature": False}
+    return RunSettings(**{"steps": 1, **common, **others}, chains=chains, seed=seed, batch_size=batch_size)
 
 
 def begin(engine: Engine, store: SampleStore, fixed: Mapping[str, Tensor], starts: Mapping[int, Weights]) -> None:
@@ -107,17 +113,3 @@ def weights_of(store: SampleStore, chains: int) -> list[dict[str, Tensor]]:
         {name: checkpoint.tensors[f"weights/{name}"] for name in names}
         for checkpoint in store.checkpoints(range(chains))
     ]
-
-
-def seconds_per_step(engine: Engine, starts: Sequence[Weights], mode: str) -> float:
-    """The median time of a step of all chains."""
-    engine.choose_mode(mode, list(starts), False)
-    groups = engine.groups(dict.fromkeys(range(engine.settings.chains), 0))
-    chains = engine.build(groups[0], [starts[c] for c in groups[0]])
-    taken = []
-    for _ in range(12):
-        began = time.perf_counter()
-        chains.backward()
-        chains.advance()
-        taken.append(time.perf_counter() - began)
-    return sorted(taken[2:])[5] * len(groups)

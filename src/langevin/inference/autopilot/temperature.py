@@ -8,7 +8,7 @@ held-out part. The rule: the largest T within one paired standard error of the b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.storage.base import SampleStore
 
 LADDER = (1.0, 0.3, 0.1, 0.03)
+TRIED = 32  # samples of each chain at each temperature of the ladder
 _TOGETHER = 64
 
 
@@ -28,6 +29,16 @@ class Rung(NamedTuple):
     loss: float
     behind: float
     error: float  # paired, of `behind`
+
+
+def steps_tried(burn_in: int) -> int:
+    """Steps of each chain after a burn-in, by which its temperature is judged."""
+    return max(TRIED, burn_in // 2)
+
+
+def shown(rungs: Sequence[Rung]) -> str:
+    """The loss by temperature."""
+    return ", ".join(f"{rung.temperature:g}: {rung.loss:.4f}" for rung in rungs)
 
 
 def choose_temperature(densities: Mapping[float, Tensor]) -> tuple[float, list[Rung]]:

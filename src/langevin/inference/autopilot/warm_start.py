@@ -71,11 +71,12 @@ def run_warm_start(
     seed: int,
     mode: str,
     batch_size: int | None,
+    most: int | None = None,
     stores: StageStores,
     interval: CheckpointInterval,
     progress: bool,
 ) -> WarmStart:
-    """Both phases; a phase that has begun goes on."""
+    """Both phases, the first of at most `most` steps; a phase that has begun goes on."""
     objective = copy.deepcopy(posterior)
     objective.num_data = parts.num_training
     judged = Evaluation(posterior, parts.watched if parts.held_out is None else parts.held_out)
@@ -88,7 +89,8 @@ def run_warm_start(
     epochs = math.ceil(EPOCHS * parts.num_training / per_step)
     train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    first = train("warm-start", starts, lr, most=max(STEPS, epochs))
+    usual = max(STEPS, epochs)
+    first = train("warm-start", starts, lr, most=usual if most is None else min(most, usual))
     second = train("warm-start-slower", first.weights, lr / _SLOWER, most=max(_LEG, first.longest // 2), fixed=True)
     steps = first.steps + second.steps
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
@@ -102,6 +104,12 @@ def run_warm_start(
         + ("from the given weights" if pretrained else "from fresh initializations"),
         pretrained=pretrained,
     )
+
+
+def adamw(objective: Posterior, lr: float) -> partial[torch.optim.AdamW]:
+    """AdamW without weight decay, beside a prior; in one pass where PyTorch has it."""
+    fused = device_of(objective).type in ("cpu", "cuda")
+    return partial(torch.optim.AdamW, lr=lr, weight_decay=0.0, fused=fused)
 
 
 def judged_losses(judged: Evaluation, weights: Sequence[Weights]) -> list[float]:
@@ -157,21 +165,8 @@ def _train(
 ) -> _Phase:
     """One phase at a constant rate; `fixed`: of that length, in eight legs."""
     lengths = _lengths(most, fixed)
-    settings = RunSettings(
-        steps=lengths[-1],
-        burn_in=0,
-        thin=0,
-        phase=0,
-        chains=chains,
-        seed=seed,
-        batch_size=batch_size,
-        mode="sequential",
-        freeze=False,
-        grad_accumulation_steps=1,
-        autocast=None,
-        measure_temperature=False,
-    )
-    make = OptimizerFactory(partial(torch.optim.AdamW, lr=lr, weight_decay=0.0))
+    settings = stages.settings_of(chains, seed, batch_size, steps=lengths[-1], freeze=False)
+    make = OptimizerFactory(adamw(objective, lr))
     engine = Engine(objective, batches, make, None, settings)
     store = stores.find(name)
     if store is None:

@@ -1,0 +1,67 @@
+"""A time as a budget: it is kept, with fewer chains if need be, or refused with one that would do."""
+
+import re
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.inference.autopilot import autopilot, budget, warm_start
+from langevin.inference.autopilot.budget import Budget, Pace
+from tests.inference.autopilot.test_autopilot import Killed, draws, linear_posterior, regression
+
+OPTIONS = {"mode": "sequential", "compile": False, "progress": False}
+
+
+def paced(monkeypatch, **seconds: float) -> None:
+    monkeypatch.setattr(budget, "measured_pace", lambda posterior, data, plan: Pace(**seconds))
+
+
+def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None:
+    paced(monkeypatch, warm=0.8, sampling=0.8, alone=0.2)
+    with pytest.raises(ValueError, match=r"too short for this model.*of 4 chains take about") as refused:
+        lv.sample(linear_posterior(), regression(), lv.SGHMC, batch_size=20, chains=4, budget="20 s", **OPTIONS)
+    enough = Budget.parse(re.search(r'budget="(.*?)"', str(refused.value)).group(1)).seconds
+    # 150 steps of the warm start, 400 of burn-in and samples, 8 rates of 100 steps with 15 % more gradients
+    assert 550 * 0.8 + 800 * 1.15 * 0.2 < enough < 1.5 * (550 * 0.8 + 800 * 1.15 * 0.2)
+
+
+def test_a_time_that_is_short_for_all_chains_takes_fewer(monkeypatch) -> None:
+    monkeypatch.setattr(warm_start, "STEPS", 100)
+    paced(monkeypatch, warm=0.01, sampling=0.01, alone=0.001)
+    run = lv.sample(linear_posterior(), regression(), budget="3 s", **OPTIONS)
+    assert 1 < len(run.chains) < 10
+    assert "10 chains would take" in str(run.tuning)
+
+
+@pytest.mark.parametrize("sampler", [None, lv.SGHMC])
+def test_a_time_is_kept(sampler) -> None:
+    """From the call to the run, on a network whose chains are computed one after another."""
+    torch.manual_seed(0)
+    x, y = regression()
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(0.3), lv.priors.Gaussian(1.0), num_data=len(x))
+    began = time.process_time()
+    run = lv.sample(posterior, (x, y), sampler, batch_size=None if sampler is None else 30, budget="8 s", **OPTIONS)
+    assert time.process_time() - began < 16  # a factor of two for what was timed beside other tests
+    pace = run.manifest["autopilot"]["plan"]["pace"]
+    assert pace["sampling"] > 0
+    assert run.manifest["autopilot"]["steps"] >= budget.FEWEST_STEPS
+
+
+def test_a_resumed_run_does_not_ask_the_clock_again(tmp_path, monkeypatch) -> None:
+    def sample(out) -> lv.Run:
+        return lv.sample(linear_posterior(), regression(), chains=2, budget="4 s", out=out, **OPTIONS)
+
+    monkeypatch.setattr(warm_start, "STEPS", 100)
+    paced(monkeypatch, warm=0.002, sampling=0.002, alone=0.001)
+    whole = sample(tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot, "run_burn_in", lambda *args, **options: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            sample(tmp_path / "cut")
+    monkeypatch.setattr(budget, "measured_pace", None)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
