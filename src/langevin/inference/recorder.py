@@ -30,6 +30,7 @@ from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.environment import environment
+from langevin.inference.loop_thermometer import LoopThermometer, names_of
 from langevin.inference.manifest import (
     checked_keep_last,
     checked_tags,
@@ -50,7 +51,8 @@ class Recorder:
 
     Args:
         posterior: what is sampled; its present weights are recorded.
-        sampler: what moves them: its lr is recorded with every sample, its name and T stand in the manifest.
+        sampler: what moves them: its lr and the temperature of its steps are recorded with every sample, its name and T
+            stand in the manifest. Make the recorder before burn-in; `watch` takes the samplers of further chains.
         out: the directory of the run. Without one, it is in memory.
         sample_dtype: store samples in this precision (`torch.float16`), to save space.
         keep_last: keep only the last so many samples of each chain.
@@ -101,11 +103,32 @@ class Recorder:
             self._store = MemoryStore(manifest)
         else:
             self._store = _continued(out, manifest) if goes_on else DirectoryStore.create(out, manifest)
+        self._thermometers: dict[int, LoopThermometer] = {}
+        if isinstance(sampler, Sampler):
+            self._read(sampler)
         self._stack = ExitStack()
         self._stack.enter_context(self._store.writing())
         if not goes_on:
             self._store.write_fixed(posterior.fixed_tensors())
             self._store.write_manifest()
+
+    def watch(self, sampler: Sampler) -> None:
+        """Read the temperature of another chain's sampler, before its burn-in; `sampler` has the chain's number."""
+        if not isinstance(sampler, Sampler):
+            raise ValueError(f"watch takes the sampler that your loop steps; given {type(sampler).__name__}.")
+        if names_of(self._posterior, sampler) is None:
+            raise ValueError(
+                "watch takes a sampler of this posterior's parameters, or of those of another like it, in their order: "
+                "lv.SGHMC(other.parameters(), …)."
+            )
+        self._read(sampler)
+        if self._store.manifest["sampler"] is None:
+            self._store.manifest["sampler"] = _describe_sampler(sampler)
+            self._store.write_manifest()
+
+    def _read(self, sampler: Sampler) -> None:
+        if (found := LoopThermometer.of(self._posterior, sampler)) is not None:
+            self._thermometers[sampler.param_groups[0]["chain"]] = found
 
     @validated(step=NATURAL, chain=NATURAL)
     def record(self, step: int, *, chain: int = 0, weights: Mapping[str, Tensor] | None = None, **stats: float) -> None:
@@ -124,6 +147,8 @@ class Recorder:
             n: t.shape for n, t in own.items()
         }:
             raise ValueError(f"weights must have the names and shapes of the posterior's, {list(own)[:3]}…")
+        if (thermometer := self._thermometers.get(chain)) is not None:
+            numbers = thermometer.take() | numbers
         self._store.add(chain, step, own if weights is None else weights, numbers)
 
     def run(self) -> Run:

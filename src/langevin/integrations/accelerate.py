@@ -1,8 +1,11 @@
 """Accelerate: records samples in a loop of one's own, and refuses settings that change the target.
 
+```python
 accelerator = Accelerator()
 prepared, sampler, loader = accelerator.prepare(posterior, sampler, loader)
-sampling = lv.integrations.accelerate.Sampling(accelerator, posterior, sampler, burn_in=500, thin=10, out="runs/mine")
+sampling = lv.integrations.accelerate.Sampling(
+    accelerator, posterior, sampler, burn_in=500, thin=10, out="runs/mine"
+)
 for x, y in loader:
     sampler.zero_grad()
     loss = prepared(x, y)
@@ -10,6 +13,7 @@ for x, y in loader:
     sampler.step()
     sampling.record(loss)
 run = sampling.run()
+```
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """Hugging Face: the sampler as optimizer of a `Trainer`, and samples as adapters in PEFT's format.
 
+```python
 posterior = lv.Posterior(model, lv.likelihoods.Categorical(), num_data=len(train))
 sampler = lv.SGHMC(posterior.parameters(), lr=1e-3, num_data=len(train))
 sampling = lv.integrations.huggingface.Sampling(posterior, sampler, burn_in=500, thin=10, out="runs/mine")
 args = TrainingArguments(…, lr_scheduler_type="constant", max_grad_norm=0.0)
 trainer = Trainer(
-    model, args, train_dataset=train, optimizers=(sampler, None), compute_loss_func=sampling.loss, callbacks=[sampling]
+    model, args, train_dataset=train, optimizers=(sampler, None),
+    compute_loss_func=sampling.loss, callbacks=[sampling],
 )
 trainer.train()
 run = sampling.run()
+```
 """
 
 from __future__ import annotations

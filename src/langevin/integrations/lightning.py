@@ -1,5 +1,6 @@
 """Lightning: a callback that records samples while a `Trainer` steps the sampler.
 
+```python
 class Module(lightning.LightningModule):
     def training_step(self, batch, _):
         return self.posterior.loss(*batch)
@@ -9,6 +10,7 @@ class Module(lightning.LightningModule):
 sampling = lv.integrations.lightning.Sampling(posterior, sampler, burn_in=500, thin=10, out="runs/mine")
 lightning.Trainer(…, callbacks=[sampling]).fit(module, loader)
 run = sampling.run()
+```
 """
 
 from __future__ import annotations

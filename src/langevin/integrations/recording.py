@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from langevin.core.likelihoods import MeanLoss
 from langevin.core.posterior import Posterior
 from langevin.ensembles.run import Run
+from langevin.inference.loop_thermometer import LoopThermometer
 from langevin.inference.recorder import Recorder
 from langevin.samplers import Sampler
 
@@ -40,6 +41,7 @@ class Recording:
         self.burn_in, self.thin = burn_in, thin
         self._out, self._active = out, active
         self._recorder: Recorder | None = None
+        LoopThermometer.of(posterior, self.sampler)  # from the first step on; the recorder finds it
 
     def record(self, step: int, loss: float | Tensor | None = None) -> None:
         """Record the weights after a step, if its turn has come; only then the loss is read from its device."""

@@ -1,7 +1,9 @@
 """TensorBoard logging, as a callback of `lv.sample`.
 
+```python
 with TensorBoard(posterior, "runs/mine/tensorboard", validation=(x, y)) as log:
     run = lv.sample(posterior, train, …, out="runs/mine", callbacks=[log])
+```
 """
 
 from __future__ import annotations
