@@ -83,12 +83,27 @@ def temperature(
 def rates(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
     page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
+    only: Annotated[str, typer.Option(help="Those problems alone whose names contain this.")] = "",
 ) -> None:
-    """What find_lr finds in twenty seeds, and how hot a run at that rate is; takes half an hour on one core."""
+    """What find_lr finds in twenty seeds, and how hot a run at that rate is; takes an hour on one core."""
     from benchmarks.rates import run_rates
     from benchmarks.scaling import refresh
 
-    run_rates(out, say=typer.echo)
+    run_rates(out, say=typer.echo, only=only)
+    if page is not None:
+        refresh(page, out)
+
+
+@app.command()
+def linearized(
+    out: Annotated[Path, typer.Option(help="Directory of results and the table.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the table (docs/variational.md).")] = None,
+) -> None:
+    """Laplace's two predictives against HMC on the yacht network; takes five minutes on one core."""
+    from benchmarks.linearized import run_linearized
+    from benchmarks.scaling import refresh
+
+    run_linearized(out, typer.echo)
     if page is not None:
         refresh(page, out)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 def hmc(
     energy: Callable[[Tensor], Tensor], start: Tensor, *, adapt: int, iterations: int, leapfrogs: int, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The last position of every chain, (chains, d), and their energies over the last iterations, (iterations, chains).
+    """Positions and energies of all chains after the adaptation, (iterations, chains, d) and (iterations, chains).
 
     `energy` maps (chains, d) to (chains,); `start` is (chains, d). In the first `adapt` iterations the step size of
     each chain is adapted to an acceptance of 0.8. Step sizes and the number of leapfrogs are jittered.
@@ -19,7 +19,7 @@ def hmc(
     generator = torch.Generator().manual_seed(seed)
     theta, step = start, torch.full((len(start), 1), 1e-3, dtype=start.dtype)
     u, slope = _gradient(energy, theta)
-    energies = []
+    positions, energies = [], []
     for iteration in range(adapt + iterations):
         momentum = torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
         before = u + momentum.square().sum(1) / 2
@@ -40,8 +40,9 @@ def hmc(
         if iteration < adapt:
             step = step * torch.exp(0.1 * (accepted[:, None] - 0.8))
         else:
+            positions.append(theta)
             energies.append(u)
-    return theta, torch.stack(energies)
+    return torch.stack(positions), torch.stack(energies)
 
 
 def _gradient(energy: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:

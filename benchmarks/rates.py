@@ -74,6 +74,7 @@ class Problem:
     exact: Callable[[float], Tensor] | None = None  # T by direction, at a rate
     chains: int = 64
     steps: int = 20_000
+    probe: float = 0.2
 
 
 def regression(sampler: type[lv.Sampler], **options: Any) -> Problem:
@@ -103,7 +104,7 @@ def yacht() -> Problem:
     return Problem(made.posterior(), (made.data[0], made.data[1]), made.start)
 
 
-def digits(chains: int = 8) -> Problem:
+def digits(chains: int = 32) -> Problem:
     """An MLP of 3,760 weights; chains start at draws of SGHMC on all data, each from an optimum of its own."""
     x, y = lv.data.digits("train").tensors
 
@@ -120,7 +121,7 @@ def digits(chains: int = 8) -> Problem:
     run = lv.sample(
         posterior(0), (x, y), lv.SGHMC, lr=limit / 8, momentum=0.98, steps=4000, burn_in=3000, thin=1000, **options
     )
-    return Problem(posterior(0), (x, y), lambda chain: dict(run.chain(chain)[-1]), chains=chains)
+    return Problem(posterior(0), (x, y), lambda chain: dict(run.chain(chain)[-1]), chains=chains, steps=8000, probe=0.5)
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
@@ -133,17 +134,21 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 }
 
 
-def run_rates(out: Path, seeds: int = 20, say: Callable[[str], None] = print) -> None:
-    """Search and measure what has no row in `out/rates.json` yet; write it and `out/rates.md` after each."""
+def run_rates(out: Path, seeds: int = 20, say: Callable[[str], None] = print, only: str = "") -> None:
+    """Search and measure what has no row in `out/rates.json` yet; write it and `out/rates.md` after each.
+
+    `only` is a part of the names of those problems that are to be measured.
+    """
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "rates.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"problems": []}
     results["environment"] = environment(torch.device("cpu"))
     for name, make in PROBLEMS.items():
-        if any(row["problem"] == name for row in results["problems"]):
+        if only not in name or any(row["problem"] == name for row in results["problems"]):
             continue
         results["problems"].append(_row(name, make(), seeds, say))
+        results["problems"].sort(key=lambda row: list(PROBLEMS).index(row["problem"]))
         path.write_text(json.dumps(results, indent=1) + "\n")
         (out / "rates.md").write_text(table(results))
 
@@ -166,7 +171,8 @@ def _row(name: str, problem: Problem, seeds: int, say: Callable[[str], None]) ->
         row["mean"] = [[float(t.mean()), 0.0] for t in exact]
         row["stiffest"] = [[float(t[-1]), 0.0] for t in exact]
     else:
-        many: dict[str, Any] = {"steps": problem.steps, "chains": problem.chains, "init": problem.start, "probe": 0.2}
+        many: dict[str, Any] = {"steps": problem.steps, "chains": problem.chains, "init": problem.start}
+        many["probe"] = problem.probe
         runs = [
             lv.sample(problem.posterior, problem.data, problem.sampler, lr=lr, **many, **options)
             for lr in (min(row["rates"]), max(row["rates"]))

@@ -25,7 +25,14 @@ from benchmarks.hmc import hmc
 from langevin.core.parameters import load_tensors
 from langevin.core.statistics import Estimate, mean_and_error
 from langevin.diagnostics.curvature import largest_curvature
-from langevin.diagnostics.temperature import Ratio, Windows, leave_one_out, ratio_of_means
+from langevin.diagnostics.temperature import (
+    Ratio,
+    Windows,
+    leave_one_out,
+    over_tensors,
+    ratio_of_means,
+    virial_temperature,
+)
 from langevin.inference.environment import environment
 
 NOISE = 0.5
@@ -47,12 +54,13 @@ def linear(n: int = 400, d: int = 5) -> tuple[lv.Posterior, tuple[Tensor, Tensor
 class Replicates:
     """One run of many chains on `linear`, taken for many runs of a few; truths by the spread of all samples."""
 
-    def __init__(self, chains: int, steps: int, probe: float, batch_size: int = 20) -> None:
+    def __init__(self, chains: int, steps: int, probe: float, batch_size: int = 20, seed: int = 0) -> None:
         posterior, data, precision, mean = linear()
         values, vectors = torch.linalg.eigh(precision)
 
         def exact(chain: int) -> dict[str, Tensor]:
-            eta = torch.randn(len(mean), generator=torch.Generator().manual_seed(chain), dtype=torch.float64)
+            generator = torch.Generator().manual_seed(chain + chains * seed)
+            eta = torch.randn(len(mean), generator=generator, dtype=torch.float64)
             return {"weight": (mean + vectors @ (eta / values.sqrt()))[None].float()}
 
         self.run = draw(
@@ -66,6 +74,7 @@ class Replicates:
             probe=probe,
             init=exact,
             mode="vectorised",
+            seed=seed,
         )
         draws = torch.stack([torch.stack([s["weight"][0].double() for s in self.run.chain(c)]) for c in range(chains)])
         along = ((draws - mean) @ vectors).square().mean((0, 1)) * values  # T in every eigendirection
@@ -78,16 +87,18 @@ class Replicates:
         self.traces = {name: self.run.trace(name) for name in self.run.traces}
 
     def readings(self, chains: int) -> dict[str, list[Estimate]]:
-        """Estimates of each thermometer by so many chains."""
-        found: dict[str, list[Estimate]] = {"virial": [], "gradient": [], "stiffest": []}
+        """Estimates of each thermometer by so many chains; of the virial also without the widening of its error."""
+        found: dict[str, list[Estimate]] = {"virial": [], "virial, not widened": [], "gradient": [], "stiffest": []}
         names = {"gradient": "{}/weight", "stiffest": f"{{}} {STIFFEST}"}
         for first in range(0, len(self.windows) - chains + 1, chains):
             some = range(first, first + chains)
             if chains == 1:
-                found["virial"].append(mean_and_error(self.traces["temperature"][first]))
+                series = [self.traces["temperature"][first]]
             else:
                 about = leave_one_out({c: self.windows[c] for c in some}, self.run.manifest["num_data"])
-                found["virial"].append(mean_and_error(*about["weight"].values()))
+                series = list(about["weight"].values())
+            found["virial"].append(virial_temperature(*series))
+            found["virial, not widened"].append(mean_and_error(*series))
             for kind, name in names.items():
                 above, below = ({c: self.traces[name.format(k)][c] for c in some} for k in ("gradient", "curvature"))
                 weights = self.run.manifest["tensors"]["weight"]["shape"][1] if kind == "gradient" else 1
@@ -96,9 +107,8 @@ class Replicates:
 
     def within(self, readings: Mapping[str, list[Estimate]], kind: str) -> tuple[float, int]:
         """The share of known readings within two of their errors of the truth, and how many are known."""
-        known = [e for e in readings[kind] if e.known]
-        hits = [abs(e.mean - self.truth[kind]) < 2 * e.error for e in known]
-        return float(np.mean(hits)) if hits else math.nan, len(known)
+        row = _covered(1, kind, self.truth[kind], readings[kind])
+        return row["covered"], row["known"]
 
 
 def windows_of(run: lv.Run) -> dict[int, Windows]:
@@ -120,7 +130,7 @@ def about_own_means(run: lv.Run) -> Estimate:
     return mean_and_error(*((own.about(own.mean, num_data) @ weights).tolist() for own in windows_of(run).values()))
 
 
-def two_weights(chains: int = 64) -> tuple[lv.Run, dict[str, float]]:
+def two_weights(chains: int = 64, seed: int = 0) -> tuple[lv.Run, dict[str, float]]:
     """Two weights, a at T = 1.08 and b at 0.93, from exact draws, too few steps for chains to forget them."""
     x = torch.linalg.qr(torch.randn(60, 2, generator=torch.Generator().manual_seed(4))).Q * math.sqrt(60)
     truth = {"a": 1.08, "b": 0.93}
@@ -138,21 +148,20 @@ def two_weights(chains: int = 64) -> tuple[lv.Run, dict[str, float]]:
         return lv.SGLD(groups, lr=2e-3, **options)
 
     def exact(chain: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(chain)
+        generator = torch.Generator().manual_seed(chain + chains * seed)
         return {name: 60 / 61 + math.sqrt(t / 61) * torch.randn(1, generator=generator) for name, t in truth.items()}
 
     posterior = lv.Posterior(Two(), lv.likelihoods.Gaussian(1.0), lv.priors.Gaussian(1.0), num_data=60)
     data = (x, x.sum(1, keepdim=True))
-    run = draw(posterior, data, sampler, batch_size=60, steps=800, burn_in=200, thin=10, chains=chains, init=exact)
-    return run, truth
+    options: dict[str, Any] = {"batch_size": 60, "steps": 800, "burn_in": 200, "thin": 10, "init": exact}
+    return draw(posterior, data, sampler, chains=chains, seed=seed, **options), truth
 
 
 class Yacht:
     """6-10-1 with tanh, 81 weights, known noise, N(0, 1) priors, and draws of its posterior by HMC."""
 
-    noise = 0.1
-
-    def __init__(self, chains: int = 64, adapt: int = 600, iterations: int = 200) -> None:
+    def __init__(self, chains: int = 64, adapt: int = 600, iterations: int = 200, noise: float = 0.1) -> None:
+        self.noise = noise
         self.data = lv.data.uci("yacht").tensors
         x, y = (t.double() for t in self.data)
 
@@ -164,7 +173,7 @@ class Yacht:
 
         self.energy = energy
         start = 0.5 * torch.randn(chains, 81, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        self.draws, energies = hmc(energy, start, adapt=adapt, iterations=iterations, leapfrogs=80)
+        self.positions, energies = hmc(energy, start, adapt=adapt, iterations=iterations, leapfrogs=80)
         self.exact_energy = mean_and_error(*energies.T.tolist())
 
     def posterior(self) -> lv.Posterior:
@@ -176,8 +185,9 @@ class Yacht:
         return posterior
 
     def start(self, chain: int) -> dict[str, Tensor]:
-        """One of the draws."""
-        w1, b1, w2, b2 = torch.split(self.draws[chain].float(), [60, 10, 10, 1])
+        """One of the draws: the last ones of HMC's chains, then those forty iterations before."""
+        iteration, chain = divmod(chain, self.positions.shape[1])
+        w1, b1, w2, b2 = torch.split(self.positions[-1 - 40 * iteration, chain].float(), [60, 10, 10, 1])
         return {"0.weight": w1.reshape(10, 6), "0.bias": b1, "2.weight": w2[None], "2.bias": b2}
 
     def mean_energy(self, run: lv.Run) -> Estimate:
@@ -188,11 +198,11 @@ class Yacht:
             chains.append(self.energy(samples.double()).tolist())
         return mean_and_error(*chains)
 
-    def runs(self) -> dict[str, Callable[[], lv.Run]]:
-        """What is to be read."""
+    def runs(self, chains: int = 64) -> dict[str, Callable[[], lv.Run]]:
+        """What is to be read; so many chains of SGLD."""
         posterior, size = self.posterior(), len(self.data[0])
         limit = 2 / largest_curvature(posterior, self.data[0], self.data[1])
-        sgld = partial(draw, posterior, self.data, lv.SGLD, batch_size=size, steps=3000, chains=64, init=self.start)
+        sgld = partial(draw, posterior, self.data, lv.SGLD, batch_size=size, steps=3000, chains=chains, init=self.start)
         nld = partial(draw, posterior, self.data, lv.NLD, batch_size=size, steps=2000, chains=16, init=self.start)
         nld = partial(nld, target="as-printed", damping=0.1, mode="sequential", probe=0.05)
         return {
@@ -221,12 +231,20 @@ def run_temperature(out: Path, say: Callable[[str], None] = print) -> None:
         for name, found in run.temperatures().items():
             results["runs"].append({"name": f"two weights, {name}", "virial": found, "truth": truth[name]})
         write()
-    for steps in (450, 4000):
-        if not any(row["steps"] == steps for row in results["replicates"]):
-            results["replicates"] += _replicates(steps, say)
+    done = {row["case"] for row in results["replicates"]}
+    for steps, runs in ((450, 10), (4000, 5)):
+        if (case := f"regression, {steps:,} steps") not in done:
+            results["replicates"] += [{"case": case, **row} for row in _regression(steps, runs)]
             write()
+    if (case := "two weights") not in done:
+        results["replicates"] += [{"case": case, **row} for row in _two_weights()]
+        write()
     yacht = Yacht()
     results["hmc_energy"] = yacht.exact_energy
+    if (case := "yacht, SGLD") not in done:
+        run = yacht.runs(chains=320)["SGLD, a tenth of the stability limit"]()
+        results["replicates"] += [{"case": case, **row} for row in _yacht(run)]
+        write()
     for short, sample in yacht.runs().items():
         name = f"yacht: {short}"
         if not any(row["name"] == name for row in results["runs"]):
@@ -236,19 +254,60 @@ def run_temperature(out: Path, say: Callable[[str], None] = print) -> None:
             write()
 
 
-def _replicates(steps: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    replicates = Replicates(chains=400, steps=steps, probe=0.3)
+def _regression(steps: int, runs: int) -> list[dict[str, Any]]:
+    """Of so many runs of 400 chains, together."""
+    parts = [Replicates(chains=400, steps=steps, probe=0.3, seed=seed) for seed in range(runs)]
+    truth = {kind: float(np.mean([part.truth[kind] for part in parts])) for kind in parts[0].truth}
     rows = []
     for chains in (1, 2, 4, 10):
-        readings = replicates.readings(chains)
-        for kind, value in replicates.truth.items():
-            covered, known = replicates.within(readings, kind)
-            error = math.sqrt(np.mean([e.error**2 for e in readings[kind] if e.known])) if known else math.nan
-            mean = float(np.mean([e.mean for e in readings[kind]]))
-            row = {"steps": steps, "chains": chains, "kind": kind, "truth": value, "mean": mean, "error": error}
-            rows.append({**row, "covered": covered, "known": known, "of": len(readings[kind])})
-            say(f"{chains} chains of {steps} steps, {kind}: {covered:.3f} of {known} within two errors")
+        each = [part.readings(chains) for part in parts]
+        for kind in each[0]:
+            together = [reading for part in each for reading in part[kind]]
+            rows.append(_covered(chains, kind, truth[kind.partition(",")[0]], together))
     return rows
+
+
+def _two_weights(runs: int = 20, groups: int = 4, chains: int = 64) -> list[dict[str, Any]]:
+    """Of so many runs of some groups of chains, by tensor."""
+    readings: dict[str, list[Estimate]] = {}
+    for seed in range(runs):
+        run, truth = two_weights(groups * chains, seed)
+        for name, found in _in_groups(run, chains).items():
+            readings.setdefault(name, []).extend(found)
+    return [_covered(chains, f"virial, {name}", truth[name], found) for name, found in readings.items()]
+
+
+def _yacht(run: lv.Run) -> list[dict[str, Any]]:
+    """Of one run of many chains, over all weights."""
+    sizes = {name: math.prod(spec["shape"]) for name, spec in run.manifest["tensors"].items()}
+    return [_covered(chains, "virial", 1.0, _in_groups(run, chains, sizes)["all"]) for chains in (2, 4, 10)]
+
+
+def _in_groups(run: lv.Run, chains: int, sizes: Mapping[str, int] | None = None) -> dict[str, list[Estimate]]:
+    """Virial temperatures by so many chains each: of every tensor or, with their sizes, over all weights."""
+    windows = windows_of(run)
+    found: dict[str, list[Estimate]] = {}
+    for first in range(0, len(windows) - chains + 1, chains):
+        some = {c: windows[c] for c in range(first, first + chains)}
+        about = leave_one_out(some, run.manifest["num_data"])
+        for name, each in (about if sizes is None else {"all": over_tensors(about, sizes)}).items():
+            found.setdefault(name, []).append(virial_temperature(*each.values()))
+    return found
+
+
+def _covered(chains: int, kind: str, truth: float, readings: list[Estimate]) -> dict[str, Any]:
+    """A row: how many of the known readings are within two of their errors of the truth."""
+    known = [e for e in readings if e.known]
+    return {
+        "chains": chains,
+        "kind": kind,
+        "truth": truth,
+        "mean": float(np.mean([e.mean for e in readings if math.isfinite(e.mean)])),
+        "error": float(np.median([e.error for e in known])),
+        "covered": float(np.mean([abs(e.mean - truth) < 2 * e.error for e in known])),
+        "known": len(known),
+        "of": len(readings),
+    }
 
 
 def _row(run: lv.Run) -> dict[str, Any]:
@@ -271,12 +330,12 @@ def tables(results: Mapping[str, Any]) -> str:
         lines += ["", f"⟨U⟩ by HMC: {_shown(results['hmc_energy'])}."]
     lines += [
         "",
-        "| steps | chains | thermometer | truth | mean reading | its error | within two errors | known |",
+        "| runs | chains | thermometer | truth | mean reading | median error | within two errors | known |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["replicates"]:
         lines.append(
-            f"| {row['steps']:,} | {row['chains']} | {row['kind']} | {row['truth']:.3f} | {row['mean']:.3f} | "
+            f"| {row['case']} | {row['chains']} | {row['kind']} | {row['truth']:.3f} | {row['mean']:.3f} | "
             f"{row['error']:.3f} | {row['covered']:.3f} | {row['known']} of {row['of']} |"
         )
     return "\n".join(lines) + "\n"

@@ -1,11 +1,20 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from langevin.core.statistics import mean_and_error
 from langevin.diagnostics import temperature
-from langevin.diagnostics.temperature import Ratio, Thermometer, Windows, leave_one_out, over_tensors, ratio_of_means
+from langevin.diagnostics.temperature import (
+    Ratio,
+    Thermometer,
+    Windows,
+    leave_one_out,
+    over_tensors,
+    ratio_of_means,
+    virial_temperature,
+)
 
 NAMES = ["a", "b"]
 
@@ -175,3 +184,28 @@ def test_readings_along_one_direction_that_happen_to_agree_have_the_error_of_a_s
     same = {0: [1.0] * 16, 1: [1.0] * 16}
     assert ratio_of_means(Ratio(same, same)).error == pytest.approx(math.sqrt(2 / 32))
     assert ratio_of_means(Ratio(same, same, weights=100)).error == pytest.approx(math.sqrt(2 / 3200))
+
+
+@pytest.mark.parametrize("relative", [0.05, 0.1, 0.2, 0.3, 0.5])
+def test_two_errors_of_a_skewed_reading_cover_the_truth(relative):
+    """Readings as χ² has them, each from 4,000 values, with an error in proportion to the reading; truth 1."""
+    rng = np.random.default_rng(0)
+    readings = rng.gamma(relative**-2, relative**2, 2000)
+    noise = rng.normal(size=4000)
+    noise = (noise - noise.mean()) / noise.std() * relative * math.sqrt(4000)
+    known = mean_and_error(noise).error / relative  # about 1: what autocorrelation is taken for
+    found = [virial_temperature(reading * (1 + noise / known)) for reading in readings]
+    covered = np.mean([abs(e.mean - 1) < 2 * e.error for e in found])
+    assert covered > 0.94 - 2 * math.sqrt(0.06 * 0.94 / 2000)
+    if relative == 0.3:
+        assert np.mean([abs(r - 1) < 2 * relative * r for r in readings]) < 0.92  # without the widening
+
+
+def test_a_certain_temperature_keeps_its_error_and_a_negative_one_is_known():
+    values = 1 + np.random.default_rng(1).normal(size=4000)
+    assert virial_temperature(values).error == pytest.approx(mean_and_error(values).error, rel=0.01)
+    below = virial_temperature(values - 1.001)
+    assert below.known
+    assert below.error == pytest.approx(4 * mean_and_error(values).error, rel=0.3)
+    assert virial_temperature([1.0] * 50) == (1.0, 0.0)
+    assert not virial_temperature([1.0, 2.0]).known

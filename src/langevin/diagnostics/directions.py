@@ -20,7 +20,8 @@ from torch import Tensor
 from langevin.core.batches import as_batches, batch_size_of
 from langevin.core.parameters import load_tensors
 from langevin.core.posterior import Posterior
-from langevin.core.statistics import Estimate, mean_and_error
+from langevin.core.statistics import Estimate
+from langevin.diagnostics.temperature import virial_temperature
 
 _LARGEST = 2 << 30  # bytes of samples in memory
 
@@ -63,7 +64,7 @@ def direction_temperatures(
     return [
         Direction(
             std=float(torch.stack(spreads)[:, k].mean()),
-            temperature=mean_and_error(*(product[:, k].tolist() for product in products)),
+            temperature=virial_temperature(*(product[:, k].tolist() for product in products)),
         )
         for k in range(products[0].shape[1])
     ]

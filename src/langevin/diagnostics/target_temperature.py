@@ -15,7 +15,7 @@ from langevin.core.statistics import Estimate
 from langevin.diagnostics.directions import Direction
 
 TOLERANCE = 0.1  # relative to the target temperature, as in `find_lr`
-FAR = 5  # times the target: too hot, even if the standard error is unknown
+FAR = 5  # times the target: too hot, even if the standard error is unknown or as large
 UNKNOWN = Estimate(math.nan, math.nan)
 
 
@@ -60,7 +60,8 @@ class Temperatures:
         if not math.isfinite(self.target):
             return Judgement("unknown", f"{found}; the target temperature of a custom sampler is unknown.")
         readings = self.known()
-        if math.isfinite(self.virial.mean) and not self.virial.known and self.virial.mean > FAR * self.target:
+        uncertain = not self.virial.known or 2 * self.virial.error > self.virial.mean
+        if math.isfinite(self.virial.mean) and uncertain and self.virial.mean > FAR * self.target:
             message = f"{found}: far too hot, target {self.target:g}."
             return Judgement("bad", message, "Lower the learning rate or increase the batch size.")
         if not readings:

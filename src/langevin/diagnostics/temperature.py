@@ -207,6 +207,20 @@ def leave_one_out(chains: Mapping[int, Windows], num_data: int) -> dict[str, dic
     return found
 
 
+def virial_temperature(*chains: Sequence[float]) -> Estimate:
+    """The mean over chains of virial readings, with its standard error.
+
+    The error of a temperature is in proportion to it, so a reading that happens to be low has an error that is too
+    small as well. With the relative error r it is widened by 1 + 3r²: ± 2 errors of a χ²-distributed reading then
+    covers 94 to 96 % up to r = 1/2 (without, 95 % at r = 0.1 and 86 % at 1/2).
+    """
+    found = mean_and_error(*chains)
+    if not found.known or found.error == 0:
+        return found
+    relative = found.error / max(abs(found.mean), found.error)
+    return Estimate(found.mean, found.error * (1 + 3 * relative**2))
+
+
 def over_tensors(each: Mapping[str, Mapping[int, Sequence[float]]], sizes: Mapping[str, int]) -> dict[int, list[float]]:
     """The mean over all weights of temperatures of tensors."""
     total = sum(sizes[name] for name in each)

@@ -6,7 +6,7 @@ it is, over all weights and along the stiffest direction (see `langevin.inferenc
 positive, and settle fast). The excess grows as lr (Langevin) or lr² (momentum), so a reading at one rate says which
 rate would be right; the next reading is there, until both agree. How stiff the stiffest direction is changes as the
 chain moves along the softest ones, which takes longer than a round: so there are three rounds at the last rate, and
-how they differ counts.
+how they differ counts; and the stiffest direction's share of the tolerance has a margin for what they have not seen.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _AIMS = 4  # searches for the stiffest direction, of a rate
 _POWER_ITERATIONS = 5
 _VARIANCE_EVERY = 5  # steps between measurements of Var(g), each of which takes a gradient
 _ERRORS = 3  # of a reading that are kept away from the tolerance
+_STIFFEST_SHARE = 1.6  # of the tolerance, for the stiffest direction: 2 is the promise, the rest is the margin
 _ROUGHLY = 1.02  # an excess without a standard error, by curvatures, is known that well
 _NEVER = Estimate(math.inf, math.nan)
 
@@ -115,6 +116,9 @@ def find_lr(
 ) -> RateSearch:
     """The largest learning rate at which the mean temperature is within `tolerance` of T, and the stiffest direction's
     within twice that.
+
+    The stiffest direction is that of the places which the search has seen. Where its curvature changes along soft
+    directions, a long run may be a little hotter there, so a fifth of its tolerance is kept as a margin.
 
     For thermostats (SGNHT, ATMC) the rate is SGHMC's at the same momentum: their own mean temperature is T at almost
     any rate, but mini-batch noise that is correlated between weights leaves some directions hot and others cold, which
@@ -269,7 +273,7 @@ class _Search:
         mean, stiffest = (_with_error(values) for values in ([r.mean for r in rounds], [r.stiffest for r in rounds]))
         power, limit = rounds[0].gauge.power, min(r.gauge.limit() for r in rounds)
         by_mean = min(self.lr * self._factor(mean, 1.0, power), 0.5 * limit)
-        return _Reading(mean, stiffest, min(by_mean, self.lr * self._factor(stiffest, 2.0, power)), by_mean)
+        return _Reading(mean, stiffest, min(by_mean, self.lr * self._factor(stiffest, _STIFFEST_SHARE, power)), by_mean)
 
     def _result(self) -> RateSearch:
         assert self.lr is not None
