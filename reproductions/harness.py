@@ -57,6 +57,7 @@ class Experiment:
     claims: Sequence[Claim]
     figure_size: tuple[float, float] = (9.0, 3.6)
     further: Callable[[Any, Rows], list[Cell]] | None = None  # cells that depend on the rows measured so far
+    settings_known: bool = True  # whether the paper has this experiment, and says its settings
 
     def wanted(self, settings: Any, rows: Rows) -> list[Cell]:
         """All cells that are needed, given these rows."""

@@ -51,7 +51,8 @@ def page(papers: Mapping[str, Paper], results: dict[str, Any], out: Path) -> str
     for name, experiment, rows in _measured(paper, results):
         figure = f"![{experiment.title}]({name}.png)" if rows else "Not run yet."
         parts += [f"## {experiment.title}", figure, _judges(experiment, results["experiments"].get(name, {}), rows)]
-        parts += [_versions(rows), _reductions(experiment, results, paper.settings_known)]
+        known = paper.settings_known and experiment.settings_known
+        parts += [_versions(rows), _reductions(experiment, results, known)]
     parts += ["## Citation", f"```bibtex\n{paper.citation}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 

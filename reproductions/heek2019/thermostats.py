@@ -193,6 +193,7 @@ EXPERIMENT = Experiment(
         "full": Settings(),
         "paper": Settings(),
     },
+    settings_known=False,
     cells=cells,
     measure=measure,
     draw=draw,

@@ -116,6 +116,7 @@ EXPERIMENT = Experiment(
         "full": Settings(),
         "paper": Settings(),
     },
+    settings_known=False,
     cells=cells,
     measure=measure,
     draw=draw,

@@ -77,5 +77,12 @@ def test_the_pages_of_the_papers_are_what_their_results_say(paper):
         assert all(claim.says.replace("|", "\\|") in text for claim in experiment.claims)
 
 
+@pytest.mark.parametrize(("paper", "experiment"), [("smith2018", "theorem"), ("heek2019", "thermostats")])
+def test_what_a_paper_has_not_is_not_said_to_have_its_settings(paper, experiment):
+    text = (ROOT / "experiments" / paper / "README.md").read_text()
+    section = text.split(f"## {PAPERS[paper].experiments[experiment].title}\n")[1].split("\n## ")[0]
+    assert "All settings are our own" in section
+
+
 def test_all_claims_are_in_one_table():
     assert (ROOT / "experiments" / "README.md").read_text() == papers_page.overview(PAPERS, ROOT / "experiments")
