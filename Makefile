@@ -1,5 +1,6 @@
 # Every target works on a fresh machine: it makes .venv and installs what it needs first.
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -24,8 +25,8 @@ test-gpu: .venv/ready-test
 test-lowest:
 	$(PYTHON) -m venv .venv/lowest && .venv/lowest/bin/python -m pip install --quiet uv
 	.venv/lowest/bin/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -r pyproject.toml
-	.venv/lowest/bin/uv pip install --quiet --python .venv/lowest/bin/python 'pytest>=8' pytest-xdist pytest-timeout hypothesis
-	PYTHONPATH=src .venv/lowest/bin/python -m pytest -n 2 -o addopts="" -q -m "not slow" -p no:cacheprovider \
+	.venv/lowest/bin/uv pip install --quiet --python .venv/lowest/bin/python 'pytest>=8' pytest-xdist pytest-timeout hypothesis torchmetrics
+	PYTHONPATH=src .venv/lowest/bin/python -m pytest -n $(WORKERS) -o addopts="" -q -m "not slow" -p no:cacheprovider \
 		tests/core tests/samplers tests/contract tests/ensembles tests/evaluation tests/diagnostics
 
 # branch coverage of src by the quick tests; half an hour

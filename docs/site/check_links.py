@@ -36,6 +36,8 @@ class Page(HTMLParser):
 def broken(site: Path) -> list[str]:
     """What is wrong, one line each."""
     pages = {file: Page(file.read_text()) for file in sorted(site.rglob("*.html")) if file.name != "404.html"}
+    if not pages:
+        return [f"{site}: no pages"]
     known = {file.resolve(): page for file, page in pages.items()}
     found = []
     for file, page in pages.items():

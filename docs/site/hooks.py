@@ -7,7 +7,9 @@ that is not on the site becomes the file's name, or a link into the repository i
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -22,11 +24,13 @@ sys.path.insert(0, str(ROOT / "src"))
 ELSEWHERE = {  # page of the site → file of the repository
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
+    "autopilot/table.md": "docs/autopilot/README.md",
     "experiments/index.md": "experiments/README.md",
     **{f"experiments/{p.parent.name}.md": f"experiments/{p.parent.name}/README.md"
        for p in sorted((ROOT / "experiments").glob("*/README.md"))},
 }  # fmt: skip
 OPTIONAL = ("leaderboard.md",)  # pages that a command writes; until then they are not in the navigation
+_FITS = 88  # characters of code beside the navigation and the contents at 1280 pixels
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 
 # the order of the API's sections; what is in none of them is under "Everything else"
@@ -49,12 +53,28 @@ def public_modules() -> dict[str, ModuleType]:
     modules = {name: entry for name, entry in found.items() if isinstance(entry, ModuleType)}
     integrations = importlib.import_module("langevin.integrations")
     for name in integrations._MODULES:
-        modules[f"integrations.{name}"] = importlib.import_module(f"langevin.integrations.{name}")
+        modules[f"integrations.{name}"] = _imported_or_read(f"langevin.integrations.{name}")
     for name in ("calibration", "corruptions", "ood", "scores", "selective", "small_data"):
         modules[f"evaluation.{name}"] = importlib.import_module(f"langevin.evaluation.{name}")
     for name in ("convergence", "curvature", "directions", "stationarity", "temperature", "verdict"):
         modules[f"diagnostics.{name}"] = importlib.import_module(f"langevin.diagnostics.{name}")
     return modules
+
+
+def _imported_or_read(name: str) -> ModuleType:
+    """A module, or what its source says of it where a library that it needs is not installed."""
+    try:
+        return importlib.import_module(name)
+    except (ImportError, ValueError):
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+    tree = ast.parse(Path(found.origin).read_text())
+    module = ModuleType(name, ast.get_docstring(tree))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            setattr(module, node.name, type(node.name, (), {"__module__": name, "__doc__": ast.get_docstring(node)}))
+    return module
 
 
 def members(module: ModuleType) -> dict[str, Any]:
@@ -92,7 +112,7 @@ def _page_of_name(name: str, entry: Any) -> str:
     lines = [f"# lv.{name}", ""]
     module = inspect.getmodule(entry)
     if _is_method(entry) and module is not None and module.__doc__:
-        lines += [inspect.cleandoc(module.__doc__), ""]  # the citation, the update, the target, the noise
+        lines += [_documentation(module), ""]  # the citation, the update, the target, the noise
     lines += [f"::: {path_of(entry)}", "    options:", "      show_root_heading: true"]
     if inspect.isclass(entry) and _has_own_interface(entry):
         lines += ["      inherited_members: true"]
@@ -112,7 +132,7 @@ def _has_own_interface(entry: type) -> bool:
 
 def _page_of_module(name: str, module: ModuleType, names: dict[str, Any]) -> str:
     known = {id(entry): other for other, entry in names.items()}
-    lines = [f"# lv.{name}", "", inspect.cleandoc(module.__doc__ or ""), ""]
+    lines = [f"# lv.{name}", "", _documentation(module), ""]
     rest = []
     for member, entry in members(module).items():
         if not (inspect.isclass(entry) or inspect.isfunction(entry)):
@@ -125,6 +145,13 @@ def _page_of_module(name: str, module: ModuleType, names: dict[str, Any]) -> str
     for _, entry in rest:
         lines += [f"::: {path_of(entry)}", ""]
     return "\n".join(lines) + "\n"
+
+
+def _documentation(module: ModuleType) -> str:
+    """The docstring of a module: doctests as code, up to the next empty line; remarks beside equations moved nearer."""
+    lines = inspect.cleandoc(module.__doc__ or "").splitlines()
+    text = "\n".join(re.sub(r"(?<=\S) {5,}(?=\S)", "    ", line) if len(line) > _FITS else line for line in lines)
+    return re.sub(r"^>>> .*(?:\n.+)*", lambda match: f"```pycon\n{match.group(0)}\n```", text, flags=re.MULTILINE)
 
 
 def _page_of_classes() -> str:
@@ -265,7 +292,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match.group(0)
         in_repository = os.path.normpath(os.path.join(folder, target))
         on_site = _site_path(in_repository)
-        if files.get_file_from_path(on_site) is not None:
+        found = files.get_file_from_path(on_site)
+        if found is not None and found.inclusion.is_included():
             return f"{text}({os.path.relpath(on_site, os.path.dirname(here) or '.')}{anchor})"
         if not _is_there(on_site):
             return text[1:-1]
@@ -276,7 +304,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"{text[1:-1]} (`{in_repository}`)"
 
     parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else _LINK.sub(rewritten, part) for part in parts)
+    return "".join(part if part.startswith("```") else with_scripts(_LINK.sub(rewritten, part)) for part in parts)
+
+
+def with_scripts(text: str) -> str:
+    """A^{1/2} and Σ_{i∈batch} in running text become raised and lowered; code, indented code and equations stay."""
+    parts = re.split(r"(\$\$.*?\$\$|\$[^$\n]+\$|`[^`]*`|^(?: {4}|\t)[^\n]*)", text, flags=re.DOTALL | re.MULTILINE)
+    for at in range(0, len(parts), 2):
+        parts[at] = re.sub(r"\^\{([^{}\n]+)\}", r"<sup>\1</sup>", parts[at])
+        parts[at] = re.sub(r"_\{([^{}\n]+)\}", r"<sub>\1</sub>", parts[at])
+    return "".join(parts)
 
 
 def _site_path(in_repository: str) -> str:

@@ -17,10 +17,10 @@ import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,12 @@ def is_current(page: Path) -> bool:
 
 
 def run_blocks(page: Path, toy: bool = False) -> tuple[list[str], dict[str, Any], list[Path], float]:
-    """Run a page in the current directory: what each block printed, the namespace, the figures, the seconds."""
+    """Run a page in the current directory: what each block printed, the namespace, the figures, the CPU seconds."""
     import matplotlib
 
     matplotlib.use("agg")
     space: dict[str, Any] = {"__name__": "tutorial"}
-    printed, began = [], time.perf_counter()
+    printed, began = [], _cpu_seconds()
     for language, code in code_of(page, toy):
         if language == "bash":
             printed.append(_shell(code))
@@ -74,7 +74,13 @@ def run_blocks(page: Path, toy: bool = False) -> tuple[list[str], dict[str, Any]
             warnings.simplefilter("ignore")
             exec(compile(code, page.name, "exec"), space)
         printed.append(out.getvalue())
-    return printed, space, sorted(Path.cwd().glob("*.png")), time.perf_counter() - began
+    return printed, space, sorted(Path.cwd().glob("*.png")), _cpu_seconds() - began
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has started: what a page takes on one idle core, whatever else runs."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _shell(code: str) -> str:
@@ -87,8 +93,16 @@ def _shell(code: str) -> str:
     return done.stdout
 
 
+def anonymous(text: str) -> str:
+    """What was printed, without the name of the machine and where its files are."""
+    places = {str(ROOT): "langevin", str(Path.home()): "~", os.path.realpath(tempfile.gettempdir()): "tmp"}
+    for place, name in places.items():
+        text = text.replace(place, name)
+    return re.sub(rf"\bon {re.escape(socket.gethostname())}\b", "on host", text)
+
+
 def write(page: Path) -> float:
-    """Run a page and write its outputs into it; return the seconds that it took."""
+    """Run a page and write its outputs into it; return the CPU seconds that it took."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -102,12 +116,12 @@ def write(page: Path) -> float:
     outputs = iter(printed)
 
     def with_output(match: re.Match[str]) -> str:
-        text = "\n".join(line.rstrip() for line in next(outputs).strip("\n").splitlines())
+        text = "\n".join(line.rstrip() for line in anonymous(next(outputs)).strip("\n").splitlines())
         block = f"```{match.group(1)}\n{match.group(2)}```\n"
         return f"{block}\n```output\n{text}\n```\n" if text.strip() else block
 
     text = _MARK.sub("", _BLOCK.sub(with_output, page.read_text())).rstrip("\n")
-    made = f"written by `python docs/tutorials/run.py {page.stem}`, code {digest(page)}, {seconds:.0f} s"
+    made = f"written by `python docs/tutorials/run.py {page.stem}`, code {digest(page)}, {seconds:.0f} CPU seconds"
     page.write_text(f"{text}\n\n<!-- {made} -->\n")
     return seconds
 
@@ -121,7 +135,7 @@ def main(arguments: list[str]) -> int:
         return bool(changed)
     for page in named or changed:
         print(f"{page.stem} …", flush=True)
-        print(f"{page.stem}: {write(page):.0f} s", flush=True)
+        print(f"{page.stem}: {write(page):.0f} CPU seconds", flush=True)
     return 0
 
 

@@ -75,7 +75,8 @@ def run_demo(out: Path, settings: Settings | None = None, progress: bool = True)
         chains=s.chains,
         budget=s.budget,
         seed=s.seed,
-        mode="vectorised",  # faster here; the timing trial can choose wrongly on a busy machine
+        mode="vectorised",  # faster here; what a timed trial chooses, the figures would depend on
+        compile=False,
         progress=progress,
     )
     optima = run.warm_start

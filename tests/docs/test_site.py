@@ -64,6 +64,19 @@ def test_the_page_of_a_sampler_has_its_equation(pages):
     assert "θ ← θ − ε g + √(2εT/N) η" in pages["api/SGLD.md"]
 
 
+def test_examples_of_modules_are_code(pages):
+    assert "```pycon\n>>> from sklearn.datasets import load_iris\n" in pages["api/integrations.sklearn.md"]
+    for name, page in pages.items():
+        outside = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+        assert ">>>" not in outside, name
+
+
+def test_exponents_and_indices_are_raised_and_lowered_in_running_text():
+    assert hooks.with_scripts("A^{1/2}, Σ_{i∈batch}") == "A<sup>1/2</sup>, Σ<sub>i∈batch</sub>"
+    for kept in ("`A^{1/2}`", "$A^{1/2}$", "$$\nA^{1/2}\n$$", "    A^{1/2}"):
+        assert hooks.with_scripts(f"{kept}\nA^{{2}}") == f"{kept}\nA<sup>2</sup>"
+
+
 def test_nothing_is_loaded_from_elsewhere():
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in settings
@@ -108,6 +121,17 @@ def test_the_site_builds_without_a_warning_and_its_links_are_good(tmp_path):
     assert done.stdout == "all links are good\n"
 
 
+@pytest.mark.parametrize("library", ["accelerate", "lightning", "tensorboard", "transformers"])
+def test_the_site_needs_none_of_the_libraries_that_are_optional(library, pages, monkeypatch):
+    for name in list(sys.modules):
+        if name.startswith("langevin.integrations."):
+            monkeypatch.delitem(sys.modules, name)
+    for name in [library, f"{library}.pytorch.callbacks", f"torch.utils.{library}"]:
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+    made = hooks.api_pages()
+    assert {name: page for name, page in made.items() if page != pages[name]} == {}
+
+
 def test_a_broken_link_and_a_foreign_script_are_found(tmp_path):
     specification = importlib.util.spec_from_file_location("links", ROOT / "docs" / "site" / "check_links.py")
     links = importlib.util.module_from_spec(specification)
@@ -115,6 +139,7 @@ def test_a_broken_link_and_a_foreign_script_are_found(tmp_path):
     (tmp_path / "a.html").write_text('<a href="b.html#here"></a><a href="https://example.org">x</a>')
     (tmp_path / "b.html").write_text('<p id="here"></p>')
     assert links.broken(tmp_path) == []
+    assert links.broken(tmp_path / "not built") != []
     (tmp_path / "b.html").write_text('<script src="https://example.org/x.js"></script><a href="c.html"></a>')
     found = " ".join(links.broken(tmp_path))
     assert "no such anchor" in found

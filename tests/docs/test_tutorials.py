@@ -83,6 +83,12 @@ def test_a_change_of_the_code_is_noticed(tmp_path):
     assert not tutorials.is_current(page)
 
 
+def test_the_name_of_the_machine_is_not_written_into_a_page(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "my-laptop")
+    printed = f"process 12 on my-laptop, ended\n{tutorials.ROOT}/src and {Path.home()}/data"
+    assert tutorials.anonymous(printed) == "process 12 on host, ended\nlangevin/src and ~/data"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_tutorial_runs_at_toy_size(name, tmp_path, monkeypatch):

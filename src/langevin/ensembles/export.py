@@ -65,6 +65,17 @@ def _values(means: Tensor, noise: Tensor) -> dict[str, Tensor]:
     return {"mean": means.mean(0), "variance": noise.mean(0) + epistemic, "epistemic": epistemic}
 
 
+def _traced(module: EnsembleModule, inputs: Any, batch_sizes: Any) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(module, (inputs,), dynamic_shapes=(batch_sizes,), strict=False)
+    except RuntimeError as error:
+        if "inside of vmap" not in str(error):
+            raise
+        raise ValueError(
+            f"PyTorch {torch.__version__} cannot export vectorized networks (2.6, 2.7 cannot; 2.13 can): upgrade it."
+        ) from error
+
+
 def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
     """Write the module, for any batch size of inputs like these: by torch.export (.pt2) or as ONNX (.onnx)."""
     path = Path(path)
@@ -76,7 +87,7 @@ def write_module(module: EnsembleModule, path: str | Path, inputs: Any) -> None:
     batch_sizes = tree_map(lambda _: {0: torch.export.Dim.DYNAMIC}, inputs)
     make_directory(path.parent)
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
-        program = torch.export.export(module, (inputs,), dynamic_shapes=(batch_sizes,), strict=False)
+        program = _traced(module, inputs, batch_sizes)
         beside = Path(folder) / path.name
         if path.suffix == ".pt2":
             torch.export.save(program, beside)

@@ -18,7 +18,7 @@ from langevin.diagnostics.directions import direction_temperatures
 from langevin.diagnostics.inference_data import inference_data
 from langevin.diagnostics.stationarity import Stationarity, stationarity
 from langevin.diagnostics.target_temperature import Temperatures
-from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means
+from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means, virial_temperature
 from langevin.diagnostics.verdict import Verdict
 from langevin.ensembles import thermometers
 from langevin.ensembles.ensemble import Ensemble, WeightList, Weights
@@ -232,11 +232,11 @@ class Run(Ensemble):
         It weighs all directions alike, and settles as slowly as the softest of them. Measured about the mean of the
         other chains, and of a single chain about its starting point.
         """
-        return mean_and_error(*self.temperature_readings().values())
+        return virial_temperature(*self.temperature_readings().values())
 
     def temperatures(self) -> dict[str, Estimate]:
         """The virial temperature of each tensor; each should be T."""
-        return {name: mean_and_error(*chains.values()) for name, chains in self._virial.items()}
+        return {name: virial_temperature(*chains.values()) for name, chains in self._virial.items()}
 
     def temperature_readings(self) -> dict[int, list[float]]:
         """What `temperature` is the mean of: readings of each chain, means over equal parts of the run."""
