@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,8 +14,11 @@ from langevin.core.batches import LoaderBatches, stack_batches
 from langevin.core.devices import on_device
 from langevin.core.parameters import internal_names
 from langevin.core.posterior import Posterior
+from langevin.inference import traced
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.control_variate import ControlVariate
+from langevin.inference.traced import Traced, can_be_recorded
+from langevin.samplers import Sampler
 
 
 class StackedChains(Chains):
@@ -89,7 +92,8 @@ class StackedChains(Chains):
 
     def _accumulate(self, x: Any, y: Any, weight: float) -> Tensor:
         if self._compiled is None:
-            losses = super()._accumulate(x, y, weight)
+            losses = self._recorded_losses(x, y) if weight == 1 else None
+            losses = super()._accumulate(x, y, weight) if losses is None else losses
             return losses + weight * self._add_gaussian_priors(weight) if self._whole and self._gaussian[0] else losses
         weights = {name: p.detach() for name, p in zip(self._internal, self.params, strict=True)}
         weights |= self.prior_scales.inputs()
@@ -99,6 +103,45 @@ class StackedChains(Chains):
             p.grad = scaled.contiguous() if p.grad is None else p.grad + scaled
         weighted: Tensor = losses * weight
         return weighted
+
+    @cached_property
+    def _traced(self) -> dict[bool, Traced]:
+        """Losses and gradients, with and without the terms of the prior, to be recorded; empty if they can't be."""
+        posterior = type(self.objective) is Posterior and self._on_cpu and self._autocast is None
+        if not posterior or self._stochastic or self._compiled or not can_be_recorded(self.objective):
+            return {}
+        count = len(self.params)
+        return {whole: Traced(partial(self._losses_with_gradients, whole), count) for whole in (True, False)}
+
+    def _recorded_losses(self, x: Any, y: Any) -> Tensor | None:
+        """As `_accumulate` without a weight, by a recording; None if there is none."""
+        if self.step < traced.FIRST or not self._traced or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            return None
+        scales = self.prior_scales.inputs().values()
+        found = self._traced[self._whole and not self._gaussian[0]]([*(p.detach() for p in self.params), *scales, x, y])
+        if found is None:
+            return None
+        losses, *gradients = found
+        for p, g in zip(self.params, gradients, strict=True):
+            p.grad = g.contiguous() if p.grad is None else p.grad + g
+        return losses
+
+    @torch.enable_grad()
+    def _losses_with_gradients(self, whole: bool, *tensors: Tensor) -> list[Tensor]:
+        *weights, x, y = tensors
+        leaves = [weight.detach().requires_grad_() for weight in weights[: len(self._internal)]]
+        scales = dict(zip(self.prior_scales.inputs(), weights[len(leaves) :], strict=True))
+        named = dict(zip(self._internal, leaves, strict=True)) | scales
+        losses = vmap(self._loss, in_dims=self._axes)(named, x, y, whole)
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), leaves)]
+
+    def advance(self) -> None:
+        """One step; where recordings begin, gradients that were kept are computed anew, as a resumed run does."""
+        super().advance()
+        if self.step == traced.FIRST and self._ahead is not None and self._traced:
+            self._ahead = None
+            if isinstance(self.stepper, Sampler):
+                self.stepper.forget()
 
     @torch.no_grad()
     def _add_gaussian_priors(self, weight: float) -> Tensor:
