@@ -26,8 +26,15 @@ def render(report: Report) -> str:
         css=_ours(css),
         tally=[(level, levels.count(level)) for level in SIGNS],
         signs=SIGNS,
+        spans=_spans([table.wide for table in report.tables]),
         version=__version__,
     )
+
+
+def _spans(wide: list[bool]) -> list[bool]:
+    """Which tables have the whole width: wide ones, and those whose neighbours are, since nothing is beside them."""
+    around = [True, *wide, True]
+    return [own or (before and after) for before, own, after in zip(around, wide, around[2:], strict=False)]
 
 
 def _variables(colours: dict[str, str]) -> str:
