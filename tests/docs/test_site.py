@@ -106,7 +106,7 @@ def test_the_errata_name_tests_that_exist():
 
 def test_every_erratum_has_a_test_in_the_file_that_is_named():
     page = (ROOT / "docs" / "errata.md").read_text()
-    rows = [line for line in page.splitlines() if re.match(r"\| (?!where|-)", line)]
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!where|-|`)", line)]
     assert len(rows) >= 16
     for row in rows:
         shown = row.split("|")[-2]
