@@ -32,9 +32,13 @@ def render(report: Report) -> str:
 
 
 def _spans(wide: list[bool]) -> list[bool]:
-    """Which tables have the whole width: wide ones, and those whose neighbours are, since nothing is beside them."""
-    around = [True, *wide, True]
-    return [own or (before and after) for before, own, after in zip(around, wide, around[2:], strict=False)]
+    """Which tables have the whole width: wide ones, and the last of an odd number of others: nothing is beside it."""
+    spans, beside = list(wide), 0
+    for index, own in enumerate(wide):
+        beside = 0 if own else beside + 1
+        if beside % 2 and (index + 1 == len(wide) or wide[index + 1]):
+            spans[index] = True
+    return spans
 
 
 def _variables(colours: dict[str, str]) -> str:
