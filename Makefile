@@ -45,7 +45,8 @@ bench-autopilot: .venv/ready-test
 
 # days on one core; LEADERBOARD="--sets yacht,energy --splits 5" does a part
 leaderboard: .venv/ready-test
-	$(BIN)/python -m benchmarks leaderboard --out docs/leaderboard --page docs/leaderboard.md $(LEADERBOARD)
+	$(BIN)/python -m benchmarks leaderboard --out docs/leaderboard --page docs/leaderboard.md \
+		--summary docs/choosing-a-method.md $(LEADERBOARD)
 
 bench: .venv/ready-test
 	$(BIN)/python -m benchmarks --out benchmarks

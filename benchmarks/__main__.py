@@ -142,6 +142,9 @@ def bde(
 def leaderboard(
     out: Annotated[Path, typer.Option(help="Directory of the cells; those that are there are not run again.")],
     page: Annotated[Path | None, typer.Option(help="The page to write (docs/leaderboard.md).")] = None,
+    summary: Annotated[
+        Path | None, typer.Option(help="The page that shows its overview (docs/choosing-a-method.md).")
+    ] = None,
     sets: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default all.")] = None,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all.")] = None,
     splits: Annotated[int | None, typer.Option(help="At most so many splits of each set.")] = None,
@@ -167,6 +170,7 @@ def leaderboard(
         times=times,
         max_hours=max_hours,
         page_file=page,
+        summary_file=summary,
         say=typer.echo,
     )
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import langevin as lv
-from benchmarks.leaderboard_page import page
+from benchmarks.leaderboard_page import page, summary
 from benchmarks.leaderboard_tasks import ROWS, Task, scores
 from benchmarks.rivals import METHODS, Job
 from langevin.inference.environment import environment
@@ -54,6 +54,7 @@ def run_leaderboard(
     times: int = 1,
     max_hours: float = math.inf,
     page_file: Path | None = None,
+    summary_file: Path | None = None,
     say: Callable[[str], None] = print,
     tasks: Callable[[str, int], Task] | None = None,
 ) -> None:
@@ -73,13 +74,18 @@ def run_leaderboard(
         (folder / cell.file).write_text(json.dumps(row, indent=1) + "\n")
         found = row["failure"] or f"NLL {row['scores']['nll']:.3f}"
         say(f"{cell.file.removesuffix('.json')}: {found}, {row['seconds']:.0f} s")
-        _write(out, page_file)
-    _write(out, page_file)
+        write_pages(out, page_file, summary_file)
+    write_pages(out, page_file, summary_file)
 
 
-def _write(out: Path, page_file: Path | None) -> None:
+def write_pages(out: Path, page_file: Path | None, summary_file: Path | None = None) -> None:
+    """The page, and its overview between `<!-- leaderboard -->` and `<!-- end -->` of another one."""
+    cells = read(out / "cells")
     if page_file is not None:
-        page_file.write_text(page(read(out / "cells")))
+        page_file.write_text(page(cells))
+    if summary_file is not None:
+        before, begin, rest = summary_file.read_text().partition("<!-- leaderboard -->\n")
+        summary_file.write_text(before + begin + summary(cells) + rest[rest.index("<!-- end -->") :])
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

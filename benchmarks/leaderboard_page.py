@@ -71,6 +71,18 @@ def page(cells: Cells) -> str:
     return "\n".join(lines)
 
 
+def summary(cells: Cells) -> str:
+    """What docs/choosing-a-method.md shows: the table of equal budgets, and how much of it was measured."""
+    rows = [row for row in cells if row["times"] == 1 and row["split"] is not None]
+    splits = {name: len({row["split"] for row in rows if row["set"] == name}) for name in ROWS}
+    most, sets = max(splits.values()), sum(map(bool, splits.values()))
+    how_many = f"up to {most} splits" if most > 1 else "one split"
+    text = f"Measured so far: {sets} of {len(ROWS)} data sets, {how_many} of each."
+    if most < 2:
+        text += " That shows which differences are large, not which are significant."
+    return "\n".join([text, "", *_overview(rows), ""])
+
+
 def _by_split(rows: Cells, method: str, score: str) -> dict[int, float]:
     return {row["split"]: row["scores"][score] for row in rows if row["method"] == method and row["scores"]}
 

@@ -1,6 +1,7 @@
 """The leaderboard at toy size: cells, selection, budgets, what is missing, what is bold."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import langevin as lv
 from benchmarks import leaderboard, rivals
-from benchmarks.leaderboard_page import best, page
+from benchmarks.leaderboard_page import best, page, summary
 from benchmarks.leaderboard_tasks import Task
 from langevin.inference.autopilot import warm_start
 
@@ -111,3 +112,14 @@ def test_the_judges_compare_the_autopilot_with_the_best_and_with_the_deep_ensemb
         "within two standard errors on 1; (2) ahead of the deep ensemble by more than two standard errors on 1"
         in page(rows)
     )
+
+
+def test_the_pages_are_of_the_cells_in_the_repository(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    cells = leaderboard.read(docs / "leaderboard" / "cells")
+    assert page(cells) == (docs / "leaderboard.md").read_text()
+    text = (docs / "choosing-a-method.md").read_text()
+    assert f"<!-- leaderboard -->\n{summary(cells)}<!-- end -->" in text
+    (tmp_path / "page.md").write_text("a\n<!-- leaderboard -->\nold\n<!-- end -->\nb\n")
+    leaderboard.write_pages(docs / "leaderboard", None, tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == f"a\n<!-- leaderboard -->\n{summary(cells)}<!-- end -->\nb\n"

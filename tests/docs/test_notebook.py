@@ -61,7 +61,8 @@ def test_the_text_of_a_user_is_escaped():
 def test_a_notebook_shows_tables_figures_and_a_progress_bar():
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    bar = "from langevin.core.progress import tqdm\nfor _ in tqdm(range(3), desc='steps'): pass"
+    bar = "from langevin.core.progress import tqdm\nfor _ in tqdm(range(3), desc='steps'): pass\n"
+    bar += "for _ in tqdm(range(3), desc='a stage', leave=False): pass"
     cells = [SETUP, *SHOWN, bar]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -73,6 +74,9 @@ def test_a_notebook_shows_tables_figures_and_a_progress_bar():
     assert "<iframe" in book.cells[7].outputs[-1].data["text/html"]
     shown = [kind for output in book.cells[-1].outputs for kind in output.get("data", {})]
     assert "application/vnd.jupyter.widget-view+json" in shown or book.cells[-1].outputs[0].name == "stderr"
+    widgets = book.metadata.get("widgets", {}).get("application/vnd.jupyter.widget-state+json", {}).get("state", {})
+    layouts = [widget["state"].get("display") for widget in widgets.values() if widget["model_name"] == "LayoutModel"]
+    assert not layouts or layouts.count("none") == 1  # what is closed leaves no empty line
 
 
 def test_a_log_file_has_whole_lines(tmp_path):

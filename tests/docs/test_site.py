@@ -104,6 +104,19 @@ def test_the_errata_name_tests_that_exist():
         assert f"def {name}(" in known, name
 
 
+def test_every_erratum_has_a_test_in_the_file_that_is_named():
+    page = (ROOT / "docs" / "errata.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!where|-|`)", line)]
+    assert len(rows) >= 16
+    for row in rows:
+        shown = row.split("|")[-2]
+        if shown.strip() == "the same":
+            continue
+        file = (re.findall(r"`(tests/[\w/]+\.py)`", shown) or ["tests/docs/test_errata.py"])[0]
+        name = re.search(r"`(test_\w+)`", shown)[1]
+        assert f"def {name}(" in (ROOT / file).read_text(), row
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 def test_the_site_builds_without_a_warning_and_its_links_are_good(tmp_path):

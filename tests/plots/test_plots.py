@@ -41,6 +41,20 @@ def test_reliability_and_coverage_draw_the_curves():
     assert png(axes).startswith(b"\x89PNG")
 
 
+def test_five_series_are_told_apart_and_the_legend_hides_no_curve():
+    styles = [tuple(map(str, style.series(index).values())) for index in range(16)]
+    assert len(set(styles)) == 16
+    confidence = torch.linspace(0.5, 1, 8)
+    for shift in (0.2, -0.2):  # under- and overconfident
+        curve = Reliability(confidence, (confidence + shift).clamp(0, 1), torch.full((8,), 5))
+        names = ["MCLMC", "deep ensemble of five networks", "Laplace (K-FAC), linearized", "mean-field"]
+        axes = plots.reliability(dict.fromkeys(names, curve))
+        axes.figure.canvas.draw()
+        box = axes.get_legend().get_window_extent()
+        points = axes.transData.transform(np.stack([curve.confidence, curve.accuracy], 1))
+        assert not any(box.contains(*point) for point in points)
+
+
 def test_histograms_are_normalized_and_clipped_to_their_limits():
     axes = plots.histograms({"a": [0.1, 0.1, 0.9, 1.5], "b": torch.tensor([0.5])}, bins=2)
     outlines = [patch for patch in axes.patches if patch.get_label() == "a"]

@@ -10,6 +10,7 @@ import pytest
 from langevin import plots
 from langevin.plots import style
 from langevin.report import Finding, Picture, Report, Table
+from langevin.report.page import _spans
 from langevin.report.theme import DARK, LIGHT, inline_svg
 
 EVIL = '<script>alert("x")</script>&$\\foo$'
@@ -135,3 +136,11 @@ def test_empty_sections_are_not_shown():
     assert 'id="tables"' not in page
     assert 'id="citations"' not in page
     assert str(bare).splitlines()[1].split() == ["good", "a", "b"]
+
+
+def test_no_table_has_an_empty_slot_beside_it():
+    wide, narrow = True, False
+    assert _spans([narrow, wide, narrow, narrow, wide]) == [True, True, False, False, True]
+    assert _spans([wide, narrow, narrow, narrow]) == [True, False, False, True]
+    assert _spans([narrow]) == [True]
+    assert _spans([]) == []

@@ -36,6 +36,8 @@ class tqdm(auto.tqdm):  # type: ignore[misc]  # tqdm has no types
     def close(self) -> None:
         """End the bar, in a file with its last line."""
         if not getattr(self, "_lines", False) or self.disable:
+            if _IS_WIDGET and not self.disable and not self.leave:
+                self.container.layout.display = "none"  # tqdm hides the widget, and leaves its empty line
             super().close()
             return
         if self.leave and self.n > self.last_print_n and self.last_print_t >= self.start_t + self.delay:

@@ -153,7 +153,8 @@ def convergence(found: Convergence) -> Finding:
     if math.isnan(worst):
         why = f"{found.draws} samples per chain are too few"
         why = found.unknown.get("rhat") or ("R̂ needs at least two chains" if found.chains < 2 else why)
-        return Finding(about, "unknown", f"Unknown: {why}.", "Sample four chains.", expected)
+        advice = "Sample four chains." if found.chains < 2 else "Save more samples."
+        return Finding(about, "unknown", f"Unknown: {why}.", advice, expected)
     share = found.share_above(limit)
     function = found.space == "function"
     where = "of the probe set" if function else "of the weights"

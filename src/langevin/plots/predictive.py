@@ -29,7 +29,7 @@ def reliability(curves: Mapping[str, Reliability], axes: Axes | None = None) -> 
             axes.plot(curve.confidence, curve.accuracy, label=name, marker="os^D"[index % 4], **series(index))
         lowest = min(float(min(c.confidence.min(), c.accuracy.min())) for c in curves.values())
         axes.set(xlim=(lowest - 0.02, 1.01), ylim=(lowest - 0.02, 1.01), xlabel="confidence", ylabel="accuracy")
-        axes.legend(loc="upper left")
+        axes.legend(loc="best")  # on the side of the diagonal where no curve is
     return axes
 
 
@@ -41,7 +41,7 @@ def coverage(curves: Mapping[str, tuple[Any, Any]], axes: Axes | None = None) ->
         for index, (name, (nominal, found)) in enumerate(curves.items()):
             axes.plot(nominal, found, label=name, marker="os^D"[index % 4], **series(index))
         axes.set(xlim=(0, 1.01), ylim=(0, 1.01), xlabel="nominal coverage", ylabel="targets inside")
-        axes.legend(loc="upper left")
+        axes.legend(loc="best")  # on the side of the diagonal where no curve is
     return axes
 
 
@@ -97,7 +97,7 @@ def risk_coverage(curves: Mapping[str, RiskCoverage], axes: Axes | None = None) 
         for index, (name, curve) in enumerate(curves.items()):
             axes.plot(curve.coverage, curve.risk, label=name, marker="", **series(index))
         axes.set(xlim=(0, 1), ylim=(0, None), xlabel="share of inputs answered", ylabel="error rate among them")
-        axes.legend(loc="upper left")
+        axes.legend(loc="best")
     return axes
 
 

@@ -86,8 +86,9 @@ def drawing(axes: Axes | None, size: tuple[float, float] = SIZE) -> Iterator[Axe
 
 
 def series(index: int) -> dict[str, Any]:
-    """Colour and dash of the index-th series, for plots that do not use the property cycle."""
-    return {"color": SERIES[index % len(SERIES)], "linestyle": _DASHES[index % len(SERIES)]}
+    """Colour and dash of the index-th series, for plots that do not use the property cycle; sixteen differ."""
+    dash = index + index // len(SERIES)  # the fifth series has the colour of the first and the dash of the second
+    return {"color": SERIES[index % len(SERIES)], "linestyle": _DASHES[dash % len(_DASHES)]}
 
 
 def legend_above(axes: Axes) -> None:

@@ -266,7 +266,7 @@ def _jacobians(view: _View, theta: Tensor, batch: tuple[Any, Any]) -> tuple[Tens
     if not hasattr(likelihood, "output_fisher") or any(name.startswith("likelihood.") for name in view.names):
         raise ValueError(
             f"The exact Fisher needs a likelihood with output_fisher(output) and no sampled parameters; given "
-            f"{likelihood!r}. Use Fisher(kind='mc')."
+            f"{likelihood!r}. Use lv.preconditioners.Fisher(kind='mc'), or lv.Laplace('kfac', fisher='mc')."
         )
     x = batch[0]
     outputs = vmap(view.each, (None, 0))(theta, x)  # (M, K)

@@ -31,6 +31,11 @@ class Table:
         widths = [max(len(row[i]) for row in self.rows) + 3 for i in range(1, len(self.columns))] if self.rows else []
         return first + sum(widths) > 54
 
+    @property
+    def prose(self) -> list[bool]:
+        """Of each column after the first, whether it has sentences, which wrap, rather than numbers."""
+        return [any(len(row[i]) > 36 for row in self.rows) for i in range(1, len(self.columns))]
+
     def __str__(self) -> str:
         cells = [self.columns, *self.rows]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]

@@ -145,8 +145,12 @@ def _summary(findings: Findings) -> str:
     elif findings.samples is not None:
         samples = f"{findings.samples:,} draws, "
     others = list(findings.predictions)[1:]
-    baselines = f", compared with {' and '.join(others)}" if others else ""
+    baselines = f", compared with {_listed(others)}" if others else ""
     return f"{samples}evaluated on {len(findings.y):,} test inputs{baselines}."
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _configuration(run: Any, manifest: Mapping[str, Any]) -> dict[str, str]:

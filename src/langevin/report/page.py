@@ -26,8 +26,19 @@ def render(report: Report) -> str:
         css=_ours(css),
         tally=[(level, levels.count(level)) for level in SIGNS],
         signs=SIGNS,
+        spans=_spans([table.wide for table in report.tables]),
         version=__version__,
     )
+
+
+def _spans(wide: list[bool]) -> list[bool]:
+    """Which tables have the whole width: wide ones, and the last of an odd number of others: nothing is beside it."""
+    spans, beside = list(wide), 0
+    for index, own in enumerate(wide):
+        beside = 0 if own else beside + 1
+        if beside % 2 and (index + 1 == len(wide) or wide[index + 1]):
+            spans[index] = True
+    return spans
 
 
 def _variables(colours: dict[str, str]) -> str:

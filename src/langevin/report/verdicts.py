@@ -32,6 +32,12 @@ def chance_level(bins: Reliability) -> Chance:
     return Chance(math.sqrt(2 / math.pi) * float(weighted.sum()), math.sqrt(1 - 2 / math.pi) * norm, norm)
 
 
+_RESCALE = "rescale on held-out data: lv.evaluation.temperature_scaling(run, held_out)"
+_INTERVALS = (
+    "Let the noise depend on the inputs (HeteroscedasticGaussian), or use lv.evaluation.conformal(run, held_out)."
+)
+
+
 def calibration(error: float, confidence: float, accuracy: float, chance: Chance) -> Finding:
     """Whether confidence is calibrated: error and gap within two standard deviations of chance count as calibrated."""
     found = f"confidence {confidence:.2f}, accuracy {accuracy:.2f}, calibration error {error:.3f}"
@@ -40,8 +46,8 @@ def calibration(error: float, confidence: float, accuracy: float, chance: Chance
         return Finding("Calibration", "good", f"No miscalibration detected: {found}.")
     level: Level = "bad" if error > 0.1 and confidence > accuracy else "warning"
     if confidence > accuracy:
-        return Finding("Calibration", level, f"Overconfident: {found}.", "Use more samples or a wider prior.")
-    return Finding("Calibration", level, f"Underconfident: {found}.", "Use more data or a narrower prior.")
+        return Finding("Calibration", level, f"Overconfident: {found}.", f"Sample more chains, or {_RESCALE}.")
+    return Finding("Calibration", level, f"Underconfident: {found}.", f'Sample with temperature="auto", or {_RESCALE}.')
 
 
 def coverage(found: Mapping[float, float], examples: int) -> Finding:
@@ -58,8 +64,9 @@ def coverage(found: Mapping[float, float], examples: int) -> Finding:
         return Finding("Calibration", "good", message)
     message = f"{inside:.0%} of the targets lie in their {worst:.0%} intervals."
     if inside < worst:
-        return Finding("Calibration", "bad" if inside < worst - 0.15 else "warning", f"Overconfident: {message}")
-    return Finding("Calibration", "warning", f"Underconfident: {message}")
+        level: Level = "bad" if inside < worst - 0.15 else "warning"
+        return Finding("Calibration", level, f"Overconfident: {message}", _INTERVALS)
+    return Finding("Calibration", "warning", f"Underconfident: {message}", _INTERVALS)
 
 
 def ood(found: Mapping[str, Mapping[str, Detection]]) -> list[Finding]:
