@@ -80,6 +80,20 @@ def temperature(
 
 
 @app.command()
+def references(
+    out: Annotated[Path, typer.Option(help="Directory of results and the table; finished rows are not run again.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the table.")] = None,
+) -> None:
+    """The autopilot beside long HMC on three small networks; takes half an hour on one core."""
+    from benchmarks.references import run_references
+    from benchmarks.scaling import refresh
+
+    run_references(out, typer.echo)
+    if page is not None:
+        refresh(page, out)
+
+
+@app.command()
 def rates(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
     page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,
