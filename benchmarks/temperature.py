@@ -267,7 +267,7 @@ def _regression(steps: int, runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _two_weights(runs: int = 20, groups: int = 4, chains: int = 64) -> list[dict[str, Any]]:
+def _two_weights(runs: int = 100, groups: int = 4, chains: int = 64) -> list[dict[str, Any]]:
     """Of so many runs of some groups of chains, by tensor."""
     readings: dict[str, list[Estimate]] = {}
     for seed in range(runs):
