@@ -199,12 +199,12 @@ class Yacht:
         return mean_and_error(*chains)
 
     def runs(self, chains: int = 64) -> dict[str, Callable[[], lv.Run]]:
-        """What is to be read, of so many chains; the metric of NLD is frozen after burn-in: its target is right."""
+        """What is to be read; so many chains of SGLD. NLD has the posterior for its target, and is not frozen."""
         posterior, size = self.posterior(), len(self.data[0])
         limit = 2 / largest_curvature(posterior, self.data[0], self.data[1])
         sgld = partial(draw, posterior, self.data, lv.SGLD, batch_size=size, steps=3000, chains=chains, init=self.start)
-        nld = partial(draw, posterior, self.data, lv.NLD, batch_size=size, steps=2000, chains=chains, init=self.start)
-        nld = partial(nld, target="as-printed", damping=0.1, mode="sequential", probe=0.05)
+        nld = partial(draw, posterior, self.data, lv.NLD, batch_size=size, steps=400, chains=16, init=self.start)
+        nld = partial(nld, target="posterior", freeze=False, burn_in=100, damping=0.1, mode="sequential", probe=0.1)
         return {
             "SGLD, a tenth of the stability limit": partial(sgld, lr=0.1 * limit),
             "SGLD, six tenths of it": partial(sgld, lr=0.6 * limit),
