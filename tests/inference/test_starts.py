@@ -75,13 +75,22 @@ class Scaled(nn.Module):
         return self.inner(x) * self.scale
 
 
-def test_a_layer_that_cannot_be_initialized_again_is_named(capsys):
+def test_a_layer_without_reset_parameters_is_drawn_anew_and_named(capsys):
     model = Scaled()
-    for weights in starts(toy_posterior(model), progress=True):
-        torch.testing.assert_close(weights, dict(model.state_dict()))
-    assert "since Scaled can't be initialized again (no reset_parameters)" in capsys.readouterr().err
+    model.drawn = nn.Parameter(3 + 0.5 * torch.randn(4000, generator=torch.Generator().manual_seed(1)))
+    model.zeros = nn.Parameter(torch.zeros(3))
+    first, *others = starts(toy_posterior(model), progress=True)
+    assert "(Scaled has no reset_parameters, so parameters there are drawn with" in capsys.readouterr().err
+    torch.testing.assert_close(first, dict(model.state_dict()))
+    for weights in others:
+        for name in ("scale", "inner.weight", "drawn"):
+            assert not torch.allclose(weights[name], first[name], atol=1e-3)
+        assert 0 < float((weights["scale"] - 1).abs().max()) < 0.5
+        assert float(weights["drawn"].mean()) == pytest.approx(3, abs=0.05)  # six standard errors
+        assert float(weights["drawn"].std()) == pytest.approx(0.5, abs=0.04)
+        assert not weights["zeros"].any()
     starts(progress=True)
-    assert "Chain 0 starts at the model's weights, the others at fresh initializations" in capsys.readouterr().err
+    assert "the others at fresh initializations; init" in capsys.readouterr().err
     starts(progress=True, chains=1)
     assert "starts" not in capsys.readouterr().err
 

@@ -180,6 +180,8 @@ def _check(name: str, value: Any, kind: Any, expected: str, rule: Rule | None, d
         write = f" Write {kind_name}."
     elif isinstance(default, bool | int | float | str):
         write = f" Write {name}={default!r}, for example."
+    elif expected.startswith("a mapping"):
+        write = f' Write {name}={{"name": …}}.'
     else:
         write = ""
     raise ValueError(f"{name} must be {expected}; given {name}={_shown(value)}.{write}")

@@ -31,7 +31,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from langevin.core import random as rng
 from langevin.core.devices import as_tensor, home_of
-from langevin.core.outputs import collated, plain_batch
+from langevin.core.outputs import collated, plain_batch, refuse_frames
 
 Batch = tuple[Any, Any]
 GENERATORS = threading.RLock()  # held by the thread that draws from the global generators
@@ -265,6 +265,7 @@ def tensor_digest(tensors: Sequence[Tensor]) -> str:
 
 def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.device) -> Batches:
     """The source of mini-batches for tensors, a data set or a DataLoader."""
+    refuse_frames(data)
     if isinstance(data, DataLoader):
         if batch_size is not None:
             raise ValueError(f"A DataLoader has its own batch size; leave out batch_size={batch_size}.")

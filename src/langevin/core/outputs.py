@@ -79,6 +79,18 @@ def plain_batch(batch: Any) -> Any:
     return batch
 
 
+def refuse_frames(data: Any) -> None:
+    """Raise for columns of pandas or polars, with the way to make tensors of them."""
+    parts = data.values() if isinstance(data, dict) else data if type(data) in (tuple, list) else [data]
+    for part in parts:
+        library = type(part).__module__.partition(".")[0]
+        if library in ("pandas", "polars"):
+            raise ValueError(
+                f"Given a {type(part).__name__} of {library}; a network takes tensors of "
+                f'numbers. Write torch.tensor(table.to_numpy(dtype="float32")); class labels have dtype="int64".'
+            )
+
+
 def collated(items: Sequence[Any]) -> Any:
     """The examples as one batch. Those of a Hugging Face data set may be dicts of lists of numbers."""
     if items and isinstance(items[0], Mapping):

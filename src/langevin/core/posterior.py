@@ -84,7 +84,8 @@ class Posterior(Objective):
                 raise ValueError(f"{given.__name__} is a class; give an object: {given.__name__}(…).")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(
-                f"{likelihood!r} has no log_prob(output, target). Write lv.likelihoods.Categorical(), for example."
+                f"{likelihood!r} has no log_prob(output, target). Write lv.likelihoods.Categorical() for classes, "
+                f"lv.likelihoods.Gaussian(0.1) for real-valued targets, lv.likelihoods.MeanLoss(loss) for a loss."
             )
         if not weight > 0:
             raise ValueError(f"The weight of the likelihood must be positive; given weight={weight}.")

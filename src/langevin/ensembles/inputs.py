@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from langevin.core.batches import batch_size_of, split_batch
 from langevin.core.devices import as_tensor
-from langevin.core.outputs import collated, plain_batch
+from langevin.core.outputs import collated, plain_batch, refuse_frames
 
 
 def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
@@ -22,6 +22,7 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
     Of data sets and DataLoaders whose items are (x, y) the inputs are taken. `known` describes the inputs of the run.
     """
     if not isinstance(x, Tensor):
+        refuse_frames(x)
         x = plain_batch(gathered(x) if _yields_examples(x) else x)
     leaves = [x] if isinstance(x, Tensor) else tree_leaves(x)
     if batch_size < 1 or not leaves or not all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves):

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from langevin.core import random, sharding
@@ -26,7 +27,7 @@ Init = Mapping[str, Tensor] | Ensemble | Callable[[int], Mapping[str, Tensor]] |
 
 def starting_points(init: Init, chains: Iterable[int], posterior: Posterior, seed: int) -> dict[int, dict[str, Tensor]]:
     """The weights at which each of these chains starts."""
-    apart = [chain for chain in chains if chain > 0] if init is None and not _without_reset(posterior) else []
+    apart = [chain for chain in chains if chain > 0] if init is None and not _is_sharded(posterior) else []
     fresh = dict(zip(apart, _initialized(posterior, seed, apart), strict=True))
     return {chain: fresh[chain] if chain in fresh else starting_weights(init, chain, posterior) for chain in chains}
 
@@ -62,22 +63,31 @@ def starting_weights(init: Init, chain: int, posterior: Posterior) -> dict[str, 
 
 
 def fresh_weights(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iterator[dict[str, Tensor]]:
-    """Fresh initializations for these chains; none if a layer can't be initialized again."""
-    return iter(()) if _without_reset(posterior) else _initialized(posterior, seed, chains)
+    """Fresh initializations for these chains; none of a sharded model."""
+    return iter(()) if _is_sharded(posterior) else _initialized(posterior, seed, chains)
 
 
 def remark_on_starts(init: Init, posterior: Posterior, chains: int) -> str:
     """Where the chains start, in a sentence; empty if there is nothing to tell."""
     if chains == 1 or init is not None:
         return ""
-    if layers := _without_reset(posterior):
-        return (
-            f"All chains start at the model's weights, since {', '.join(layers[:3])} can't be initialized again (no "
-            f"reset_parameters); init=function_of_the_chain starts them apart."
-        )
+    if _is_sharded(posterior):
+        return "All chains start at the model's weights, since it is sharded; give init=function_of_the_chain."
     return (
-        "Chain 0 starts at the model's weights, the others at fresh initializations; "
-        'init="model" starts all at the model\'s weights.'
+        "Chain 0 starts at the model's weights, the others at fresh initializations"
+        + (f" ({redrawn})" if (redrawn := remark_on_redrawn(posterior)) else "")
+        + '; init="model" starts all at the model\'s weights.'
+    )
+
+
+def remark_on_redrawn(posterior: Posterior) -> str:
+    """How layers without `reset_parameters` are initialized, if there are any."""
+    kinds = sorted({type(layer).__name__ for layer in _sampled_layers(posterior.model) if not callable(_reset(layer))})
+    if not kinds:
+        return ""
+    return (
+        f"{', '.join(kinds[:3])} {'has' if len(kinds) == 1 else 'have'} no reset_parameters, so parameters there are "
+        f"drawn with the mean and standard deviation that they have"
     )
 
 
@@ -100,7 +110,10 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
         with preserve_rng_state(), GENERATORS:
             random.seed_generators(random.integer(seed=seed, chain=chain, step=0, stream=random.Stream.START))
             for layer in layers:
-                _reset(layer)()
+                if callable(_reset(layer)):
+                    _reset(layer)()
+                else:
+                    _redraw(layer)
             adapted: Any
             for adapted in scratch.model.modules():
                 if hasattr(adapted, "reset_lora_parameters"):  # of PEFT: B = 0, so that the start is the base model
@@ -109,12 +122,21 @@ def _initialized(posterior: Posterior, seed: int, chains: Sequence[int]) -> Iter
         yield {name: fresh.to(current[name]) for name, fresh in _current(scratch).items()}
 
 
-def _without_reset(posterior: Posterior) -> list[str]:
-    """The kinds of layers with sampled parameters that can't be initialized again."""
-    layers = _sampled_layers(posterior.model)
-    if sharding.any_sharded(posterior.parameters()):
-        return ["a sharded model"]
-    return sorted({type(layer).__name__ for layer in layers if not callable(_reset(layer))})
+@torch.no_grad()
+def _redraw(layer: nn.Module) -> None:
+    """Parameters of a layer that can't initialize itself: normal, of the mean and standard deviation that they have.
+
+    Of equal numbers, such as a scale of ones, the deviation is a tenth of their size; zeros stay zeros.
+    """
+    for p in layer.parameters(recurse=False):
+        if p.requires_grad:
+            mean = p.mean()
+            std = p.std() if p.numel() > 1 else torch.zeros_like(mean)
+            p.copy_(mean + torch.where(std > 1e-6 * mean.abs(), std, 0.1 * mean.abs()) * torch.randn(p.shape).to(p))
+
+
+def _is_sharded(posterior: Posterior) -> bool:
+    return sharding.any_sharded(posterior.parameters())
 
 
 def _sampled_layers(model: nn.Module) -> list[nn.Module]:

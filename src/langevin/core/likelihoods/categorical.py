@@ -63,7 +63,7 @@ class Categorical:
             raise ValueError(
                 f"Categorical() needs integer class labels of shape (batch,) and logits of shape (batch, classes); "
                 f"given {target.dtype} labels of shape {tuple(target.shape)} and logits of shape "
-                f"{tuple(output.shape)}. One-hot labels: pass y.argmax(1). A single logit: use Bernoulli()."
+                f"{tuple(output.shape)}. {_remedy(target)} A single logit: use Bernoulli()."
             )
         try:
             return functional.cross_entropy(output, target.long(), reduction=reduction, ignore_index=_NO_LABEL)
@@ -74,9 +74,7 @@ class Categorical:
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Raise for labels that are not a class of this output."""
         if target.is_floating_point():
-            raise ValueError(
-                f"Categorical() needs integer class labels, not {target.dtype}. Real-valued targets: Gaussian."
-            )
+            raise ValueError(f"Categorical() needs integer class labels, not {target.dtype}. {_remedy(target)}")
         classes = output.shape[1]
         if output.dim() == 3 and target.dim() == 2 and output.shape[1] == target.shape[1] != output.shape[2]:
             raise ValueError(
@@ -90,7 +88,7 @@ class Categorical:
             raise ValueError(
                 f"The model has {classes} outputs, so labels must lie in 0 … {classes - 1}; found label "
                 f"{int(target[outside][0])} ({int(outside.sum())} of {target.numel()} labels are out of range). "
-                f"Give the model {int(target.max()) + 1} outputs or renumber the labels."
+                f"Renumber the labels from 0, such as y - y.min(), or give the model {int(target.max()) + 1} outputs."
             )
 
     def probs(self, output: Tensor) -> Tensor:
@@ -121,3 +119,14 @@ class Categorical:
 
     def __repr__(self) -> str:
         return "Categorical()" if self.class_weights is None else f"Categorical(class_weights={self.class_weights})"
+
+
+def _remedy(target: Tensor) -> str:
+    """What to pass instead of labels of another shape or precision."""
+    if target.dim() == 2 and target.shape[1] == 1:
+        return f"Labels in a column: pass y.squeeze(1){'.long()' if target.is_floating_point() else ''}."
+    if target.dim() > 1:
+        return "One-hot labels: pass y.argmax(1)."
+    if target.is_floating_point() and bool((target == target.round()).all()):
+        return "Labels in floating point: pass y.long()."
+    return "Real-valued targets: lv.likelihoods.Gaussian."

@@ -223,7 +223,8 @@ class Autopilot:
         if self._stage(name):
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
-            self._decide("burn-in", burnt.steps, decided + at, burnt.found)
+            how = f"{burnt.mode}{', compiled' if burnt.compiled else ''}"
+            self._decide("burn-in", burnt.steps, decided + at, f"{burnt.found}; chains are {how}")
         return burnt
 
     def _find_rate(self, warm: WarmStart, temperature: float | None) -> None:

@@ -181,4 +181,6 @@ def _all_chains(engine: Engine, starts: Sequence[Weights], mode: str) -> float:
 
 def _in_words(seconds: float) -> str:
     """As `Budget.parse` reads it; rounded up."""
+    if seconds < 10:
+        return f"{math.ceil(100 * seconds) / 100:g} s"
     return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} min"

@@ -28,7 +28,7 @@ from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.settings import CheckpointInterval, RunSettings
-from langevin.inference.starts import fresh_weights, starting_weights
+from langevin.inference.starts import fresh_weights, remark_on_redrawn, starting_weights
 from langevin.inference.steppers import OptimizerFactory
 from langevin.storage.base import SampleStore
 
@@ -101,7 +101,8 @@ def run_warm_start(
         example_gradients=steps * per_step,
         steps=steps,
         found=f"mean loss {where} {before:.3g} → {mean:.3g}, AdamW, {steps} steps of {per_step} examples, "
-        + ("from the given weights" if pretrained else "from fresh initializations"),
+        + ("from the given weights" if pretrained else "from fresh initializations")
+        + (f"; {redrawn}" if not pretrained and (redrawn := remark_on_redrawn(posterior)) else ""),
         pretrained=pretrained,
     )
 
@@ -128,7 +129,7 @@ def _starts(posterior: Posterior, judged: Evaluation, chains: int, seed: int) ->
     few = size >= _LARGE
     count = max(chains, _FEW_FRESH if few else _FRESH)
     fresh: list[Weights] = list(fresh_weights(posterior, seed, range(count)))
-    if not fresh:  # a layer can't be initialized again
+    if not fresh:  # a sharded model
         return [given] * chains, True
     (own,) = judged_losses(judged, [given])
     losses = [loss for loss in judged_losses(judged, fresh) if math.isfinite(loss)]
