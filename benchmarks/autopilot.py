@@ -107,7 +107,7 @@ def page(out: Path) -> str:
         "Published: the best of deep ensemble and MC dropout. Prototype: on the first split.",
         "",
         "| set | splits | published | one network | deep ensemble | autopilot | autopilot − ensemble | first split "
-        "(prototype) | RMSE | seconds |",
+        "(prototype) | RMSE | seconds (median) |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in FOLDS:
