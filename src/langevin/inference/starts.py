@@ -132,7 +132,10 @@ def _redraw(layer: nn.Module) -> None:
         if p.requires_grad:
             mean = p.mean()
             std = p.std() if p.numel() > 1 else torch.zeros_like(mean)
-            p.copy_(mean + torch.where(std > 1e-6 * mean.abs(), std, 0.1 * mean.abs()) * torch.randn(p.shape).to(p))
+            p.copy_(
+                mean
+                + torch.where(std > 1e-6 * mean.abs(), std, 0.1 * mean.abs()) * torch.randn(p.shape, device="cpu").to(p)
+            )
 
 
 def _is_sharded(posterior: Posterior) -> bool:
