@@ -83,7 +83,7 @@ def test_mclmc_on_a_gaussian_of_condition_10000(temperature):
 
 
 def test_a_single_stiff_direction_does_not_become_unstable():
-    """ΔE of 200 directions hardly shows the stiff one: by V alone lr is 95 % of its limit, and its temperature 0.3."""
+    """ΔE of 200 directions hardly shows the stiff one: by V alone lr is 60 % of its limit, where it has to be half."""
     d, chains = 200, 48
     precision = torch.ones(d, dtype=torch.float64)
     precision[7] = 1e4
@@ -91,7 +91,7 @@ def test_a_single_stiff_direction_does_not_become_unstable():
     problem.take(500)
     problem.sampler.freeze()
     limit = problem.sampler.stability_limit(1e4)
-    assert float(problem.sampler.by_chain("lr").mean()) > 0.8 * limit
+    assert float(problem.sampler.by_chain("lr").mean()) > 0.55 * limit
     problem.take(100)
     assert float(problem.sampler.by_chain("lr").max()) < 0.51 * limit
     ratio = problem.average(1500, lambda theta: theta.square() * precision)

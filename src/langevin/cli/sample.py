@@ -55,7 +55,8 @@ def sample(
         int | None, typer.Option(help="Steps of each chain, burn-in included; by default until there are enough.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help='How much to spend: "10 min" in all, or "5x" the warm start after it.')
+        str | None,
+        typer.Option(help='How much to spend: "10 min" or "1e6 gradients" in all, or "5x" the warm start after it.'),
     ] = None,
     burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
     thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,

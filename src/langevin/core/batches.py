@@ -55,6 +55,13 @@ class Batches(ABC):
     def fetch(self, chain: int, step: int) -> Batch:
         """The mini-batch of a step."""
 
+    def peek(self) -> Batch:
+        """The first mini-batch, which is not used up."""
+        beginning = self.position()
+        batch = self.fetch(0, 0)
+        self.rewind(0, 0, beginning)
+        return batch
+
     def take(self, indices: Tensor) -> Batch:
         """The examples with these indices."""
         raise ValueError("A DataLoader can't be indexed; pass the data set itself, or tensors (x, y).")

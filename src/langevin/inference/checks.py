@@ -205,9 +205,7 @@ def _why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
 @torch.no_grad()
 def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
     device = next(posterior.parameters()).device
-    beginning = batches.position()
-    x, y = tree_map(lambda t: t.to(device), batches.fetch(0, 0))
-    batches.rewind(0, 0, beginning)
+    x, y = tree_map(lambda t: t.to(device), batches.peek())
     before = {name: (buffer, buffer.clone()) for name, buffer in posterior.named_buffers()}
     try:
         try:

@@ -28,9 +28,7 @@ def probe_inputs(posterior: Posterior, batches: Batches) -> Any:
     """A few training inputs, on which the predictions of the chains are compared; None if they can't predict."""
     if not (hasattr(posterior.likelihood, "probs") or hasattr(posterior.likelihood, "moments")):
         return None
-    beginning = batches.position()
-    x, y = batches.fetch(0, 0)
-    batches.rewind(0, 0, beginning)
+    x, y = batches.peek()
     if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(x)):
         return None
     count = min(_INPUTS, batch_size_of(y))

@@ -33,7 +33,7 @@ from langevin.inference.control_variate import ControlVariate
 from langevin.inference.interrupt import Interrupt
 from langevin.inference.monitor import Monitor
 from langevin.inference.one_chain import OneChain
-from langevin.inference.probe import plan, read_gradients
+from langevin.inference.probe import GRADIENTS, plan, read_gradients
 from langevin.inference.readings import Readings, divergence
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.stacked_chains import StackedChains
@@ -134,6 +134,12 @@ class Engine:
             weights=weights * (self.settings.chains if self.settings.mode == "vectorised" else 1),
         )
         self.settings = replace(self.settings, probe_interval=every, probe_size=size)
+
+    def probe_gradients(self) -> int:
+        """Example-gradients of the readings of the gradient temperature, all chains."""
+        settings = self.settings
+        readings = (settings.steps - settings.burn_in) // settings.probe_interval if settings.probe_interval else 0
+        return readings * GRADIENTS * settings.probe_size * settings.chains
 
     # starting and continuing
 

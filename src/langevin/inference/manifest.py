@@ -92,10 +92,7 @@ def structure_digest(model: torch.nn.Module) -> str:
 
 def inputs_of(batches: Batches) -> Any:
     """What an input looks like."""
-    beginning = batches.position()
-    x, _ = batches.fetch(0, 0)
-    batches.rewind(0, 0, beginning)
-    return describe_inputs(x)
+    return describe_inputs(batches.peek()[0])
 
 
 def device_of(posterior: torch.nn.Module) -> torch.device:

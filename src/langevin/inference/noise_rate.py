@@ -93,8 +93,6 @@ def _has_one_rate(stepper: Sampler) -> bool:
 
 
 def _values_per_example(batches: Batches) -> int:
-    beginning = batches.position()
-    _, y = batches.fetch(0, 0)
-    batches.rewind(0, 0, beginning)
+    _, y = batches.peek()
     target = y if isinstance(y, Tensor) else y[0]  # beside weights of examples
     return max(1, target.numel() // batch_size_of(y))

@@ -100,8 +100,8 @@ def sample(
             steps=1000)`. N, seed and chain are filled in. A `partial` works too. Without it, or without its lr, the
             autopilot chooses.
         steps: steps of each chain in all, burn-in included; without lr, those after burn-in, or until it is enough.
-        budget: how much the autopilot may spend: a time in all ("10 min"), or after the warm start steps ("5000 steps")
-            or a multiple of its example-gradients ("5x"); by default at most "20x".
+        budget: how much the autopilot may spend: a time ("10 min") or gradients of single examples ("1e6 gradients") in
+            all, or after the warm start steps ("5000 steps") or a multiple of its gradients ("5x"; by default "20x").
         batch_size: examples per step (128); with a DataLoader it is the loader's. "full" is all data in every step, in
             memory once for all chains: what MCLMC and HMC need and have by default.
         burn_in: steps before the first sample (a quarter of all); adaptive samplers are frozen at its end.
@@ -312,8 +312,7 @@ def _by_autopilot(
         assert isinstance(found, Run)
         return found
     load_fixed(init, posterior)
-    size = None if isinstance(data, DataLoader) else batch_size
-    batches = make_batches(data, size, seed, device_of(posterior))
+    batches = make_batches(data, None if isinstance(data, DataLoader) else batch_size, seed, device_of(posterior))
     checks.check_num_data(posterior, batches)
     plan = make_plan(
         posterior,
@@ -328,7 +327,8 @@ def _by_autopilot(
         budget=budget,
         steps=steps,
     )
-    store = begin(posterior, data, plan, out=out, init=init, chains_given=chains is not None, **others)
+    fixed = chains is not None, sampler is not None or batch_size is not None
+    store = begin(posterior, data, plan, *fixed, out=out, init=init, **others)
     return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
 
 

@@ -86,7 +86,7 @@ class FullBatchSampler(Sampler, ABC):
     _closure: Closure | None = None
 
     def __init__(self, params: Iterable[Any], *, metric: Sequence[Tensor] | None, **settings: Any) -> None:
-        super().__init__(params, frozen=False, **settings)
+        super().__init__(params, frozen=False, evaluations=0, **settings)
         if metric is not None:
             self.set_metric(metric)
 
@@ -141,6 +141,7 @@ class FullBatchSampler(Sampler, ABC):
         assert self._closure is not None
         assert self._rows is not None
         self._rows.write()
+        self.param_groups[0]["evaluations"] += 1  # of loss and gradient, since the sampler was made
         with torch.enable_grad():
             loss = as_tensor(self._closure()).detach().to(self._rows.theta.device, torch.float64)
         if loss.numel() != len(self._rows.chains):

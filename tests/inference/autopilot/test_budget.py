@@ -24,8 +24,8 @@ def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None
     with pytest.raises(ValueError, match=r"too short for this model.*of 4 chains take about") as refused:
         lv.sample(linear_posterior(), regression(), lv.SGHMC, batch_size=20, chains=4, budget="20 s", **OPTIONS)
     enough = Budget.parse(re.search(r'budget="(.*?)"', str(refused.value)).group(1)).seconds
-    # 150 steps of the warm start, 400 of burn-in and samples, 8 rates of 100 steps with 15 % more gradients
-    assert 550 * 0.8 + 800 * 1.15 * 0.2 < enough < 1.5 * (550 * 0.8 + 800 * 1.15 * 0.2)
+    # 150 steps of the warm start, 200 of burn-in and samples, 8 rates of 100 steps with 15 % more gradients
+    assert 350 * 0.8 + 800 * 1.15 * 0.2 < enough < 1.5 * (350 * 0.8 + 800 * 1.15 * 0.2)
 
 
 def test_a_time_that_is_short_for_all_chains_takes_fewer(monkeypatch) -> None:
@@ -65,3 +65,33 @@ def test_a_resumed_run_does_not_ask_the_clock_again(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(budget, "measured_pace", None)
     again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
     assert torch.equal(draws(again), draws(whole))
+
+
+@pytest.mark.parametrize("sampler", [None, lv.SGHMC])
+def test_a_number_of_gradients_is_kept(sampler) -> None:
+    """Those that the run counts itself, which are those that the model computed."""
+    x, y = regression()
+    computed = [0]
+
+    class Counted(nn.Linear):
+        def forward(self, inputs):
+            computed[0] += len(inputs) * torch.is_grad_enabled()
+            return super().forward(inputs)
+
+    posterior = lv.Posterior(Counted(3, 1), lv.likelihoods.Gaussian(0.3), lv.priors.Gaussian(1.0), num_data=len(x))
+    size, given = None if sampler is None else 30, 400_000
+    run = lv.sample(posterior, (x, y), sampler, batch_size=size, budget=f"{given} gradients", **OPTIONS)
+    spent = run.manifest["autopilot"]["example_gradients"]
+    assert 0.3 * given < spent < given
+    assert abs(computed[0] / spent - 1) < (0.1 if sampler is None else 0.3)  # a search is guessed
+
+
+def test_full_batches_that_exceed_the_gradients_become_small_ones() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2000, 3)
+    posterior = lv.Posterior(nn.Linear(3, 1), lv.likelihoods.Gaussian(0.3), num_data=len(x))
+    run = lv.sample(posterior, (x, x[:, :1]), budget="2e5 gradients", **OPTIONS)
+    assert run.manifest["autopilot"]["plan"]["sampler"] == "SGHMC"
+    assert "full ones exceed the budget" in str(run.tuning)
+    with pytest.raises(ValueError, match=r"too short.*gradients at least"):
+        lv.sample(posterior, (x, x[:, :1]), lv.MCLMC, budget="2e5 gradients", **OPTIONS)

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.scales import WithMetric, posterior_scales
 from langevin.inference.autopilot.stages import StageStores
-from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, numbers_of_samples
+from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, met_twice, numbers_of_samples
 from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.chains import Weights
@@ -42,7 +42,7 @@ from langevin.samplers import SAMPLERS
 from langevin.storage.base import SampleStore
 
 _FIRST_LEG = 1000  # steps of burn-in, at most
-_SHORTEST_LEG = 100
+_SHORTEST_LEG = 50
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _SAMPLES = 250  # of each chain, at most
 _LOWERED = 3  # times that a rate is lowered
@@ -116,6 +116,7 @@ class Autopilot:
         )
         if self._stage("warm start"):
             self.store.write_fixed(by_chain(dict(enumerate(warm.weights))), "warm_start")
+            self._spend(self.plan.chains * warm.example_gradients)
             self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
         return warm
 
@@ -164,6 +165,8 @@ class Autopilot:
             title = f"T = {temperature:g}"
             stages.advance(engine, store, steps, title=title, progress=self.progress, interval=self.interval)
             store.flush()
+        if self._stage(name):
+            self._spend(self._batch * stages.evaluations(store.checkpoints(range(self.plan.chains))))
         return store
 
     def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
@@ -183,7 +186,7 @@ class Autopilot:
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
         engine = self._engine(self.plan.stage_seed(2), temperature)
-        total = self._affordable(warm, engine)
+        total = self._affordable(warm)
         settles = self.plan.sampler == "MCLMC"
         most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total * (0.8 if settles else 1.0)))
         first = min(_FIRST_LEG, most // 2)
@@ -221,6 +224,7 @@ class Autopilot:
                 progress=self.progress,
             )
         if self._stage(name):
+            self._spend(self._batch * burnt.evaluations)
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
             how = f"{burnt.mode}{', compiled' if burnt.compiled else ''}"
@@ -249,6 +253,7 @@ class Autopilot:
         )
         rates[key] = {"lr": found.lr}
         self._about["steps_at_rates"] = self._about.get("steps_at_rates", 0) + steps * len(found.trials)
+        self._spend(budgets.RATE_GRADIENTS * steps * len(found.trials) * self._batch)
         at = "" if temperature is None else f" at T = {temperature:g}"
         why = f"{len(found.trials)} rates tried; expected temperature {found.temperature:.3g}"
         self._decide("burn-in", 0, f"lr = {found.lr:.3g}{at}", why)
@@ -256,8 +261,8 @@ class Autopilot:
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""
         engine = self._engine(self.plan.seed)
-        tried = self._about.get("tried", 0) if self.plan.seconds is not None else 0
-        total = max(self._affordable(warm, engine) - burnt.steps - tried, FEWEST)
+        tried = self._about.get("tried", 0) if self.plan.limit is not None else 0
+        total = max(self._affordable(warm) - burnt.steps - tried, FEWEST)
         if self.plan.steps is not None:
             total = self.plan.steps
         thin = max(1, total // _SAMPLES)
@@ -290,7 +295,7 @@ class Autopilot:
         watch = Watch(Evaluation(self.posterior, self._parts.watched))
         lengths = numbers_of_samples(most // thin)
         for leg in range(len(looks), len(lengths)):
-            if self.plan.steps is None and len(looks) >= 2 and all(look["enough"] for look in looks[-2:]):
+            if self.plan.steps is None and met_twice(looks):
                 break
             stages.advance(
                 engine,
@@ -309,13 +314,19 @@ class Autopilot:
         if self._about["stage"] != "done":
             last = looks[-1]
             found = Look(**{name: last[name] for name in Look._fields})
-            enough = len(looks) >= 2 and all(look["enough"] for look in looks[-2:])
-            decided = "enough" if enough else "the budget is spent"
+            decided = "enough" if met_twice(looks) else "the budget is spent"
+            spent = self._batch * stages.evaluations(self.store.checkpoints(range(self.plan.chains)))
+            self._spend(spent + engine.probe_gradients())
             self._decide("sampling", engine.settings.steps, f"stop: {decided}", str(found))
             self._about["stage"] = "done"
             self.store.write_manifest()
 
     # parts of them
+
+    @cached_property
+    def _batch(self) -> int:
+        """Examples of a batch of the sampler."""
+        return batch_size_of(self._engine(self.plan.seed).batches.peek()[1])
 
     def _engine(self, seed: int, temperature: float | None = None) -> Engine:
         """For sampling; with the seed of a stage, and its temperature, if it is yet to be chosen."""
@@ -349,15 +360,14 @@ class Autopilot:
             self._decide("burn-in", 0, "metric: by the Fisher information and the prior at each optimum", spread)
         return scales
 
-    def _affordable(self, warm: WarmStart, engine: Engine) -> int:
+    def _affordable(self, warm: WarmStart) -> int:
         """Steps after the warm start; decided once."""
         if "steps" in self._about:
             return int(self._about["steps"])
-        if self.plan.seconds is not None:
+        if self.plan.limit is not None:
             steps = budgets.steps_left(self.plan, warm.steps, self._about.get("steps_at_rates", 0))
         else:
-            size = batch_size_of(engine.batches.fetch(0, 0)[1])
-            steps = self.plan.affordable_steps(warm.example_gradients, self.posterior.num_data, size * self._gradients)
+            steps = self.plan.affordable_steps(warm.example_gradients, self._batch * self._gradients)
         if steps < budgets.FEWEST_STEPS:
             warnings.warn(
                 f"The budget allows {steps} steps of each chain, too few for burn-in and samples: "
@@ -368,6 +378,9 @@ class Autopilot:
         self._about["steps"] = steps
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
         return steps
+
+    def _spend(self, example_gradients: float) -> None:
+        self._about["example_gradients"] = self._about.get("example_gradients", 0) + int(example_gradients)
 
     # words
 

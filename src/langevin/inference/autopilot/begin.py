@@ -18,7 +18,7 @@ from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.autopilot import Autopilot
-from langevin.inference.autopilot.budget import Budget, within_time
+from langevin.inference.autopilot.budget import Budget, within_limit
 from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
@@ -77,6 +77,7 @@ def make_plan(
         temperature=options.get("temperature", 1.0),
         seconds=spend.seconds,
         pace=None,
+        gradients=spend.gradients,
         times=spend.times,
         most_steps=spend.steps,
         steps=steps,
@@ -89,6 +90,8 @@ def begin(
     posterior: Posterior,
     data: Any,
     plan: Plan,
+    chains_given: bool,
+    regime_given: bool,
     *,
     out: str | Path | None,
     callbacks: Callbacks,
@@ -98,7 +101,6 @@ def begin(
     keep_last: int | None,
     tags: Mapping[str, Any] | None,
     init: Init = None,
-    chains_given: bool = False,
 ) -> SampleStore:
     """A new run, from the first stage to the last."""
     refuse_incompatible_layers(posterior)
@@ -107,7 +109,9 @@ def begin(
     checks.check_data(posterior, batches, plan.seed)
     _remark_on_inputs(batches)
     with checks.preserve_rng_state():
-        plan = within_time(copy.deepcopy(posterior), data, plan, chains_given=chains_given)
+        plan = within_limit(copy.deepcopy(posterior), data, plan, chains_given=chains_given, regime_given=regime_given)
+    size = "full" if plan.full_batch else plan.batch_size
+    batches = make_batches(data, size, plan.seed, device_of(posterior))
     settings = stages.settings_of(plan.chains, plan.seed, size, thin=1, measure_temperature=True)
     known = {"temperature": 1.0, "lr": 1e-3} if plan.temperature == "auto" or not plan.full_batch else {}
     options = {name: value for name, value in plan.options.items() if value != "auto"}

@@ -1,8 +1,9 @@
-"""What a run by autopilot may spend, and how a time becomes numbers of steps.
+"""What a run by autopilot may spend, and how a time, or a number of example-gradients, becomes numbers of steps.
 
-The clock is asked once, before the first stage: how long a step of the warm start, of the sampler, and of a single
-chain takes. These go into the plan, hence into the manifest; all that follows is arithmetic with them and with counts,
-so a resumed run decides the same.
+Both are the same arithmetic: a step of the warm start, of the sampler, and of a single chain takes so many seconds, or
+so many example-gradients. The clock is asked once, before the first stage: how long each of the three takes. That goes
+into the plan, hence into the manifest; all that follows is arithmetic with it and with counts, so a resumed run decides
+the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from langevin.core.batches import as_batches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.inference.autopilot import stages
-from langevin.inference.autopilot.plan import Plan
+from langevin.inference.autopilot.plan import Plan, default_chains
 from langevin.inference.autopilot.temperature import LADDER
 from langevin.inference.autopilot.warm_start import adamw, default_batch_size
 from langevin.inference.chains import Weights
@@ -30,12 +31,13 @@ from langevin.inference.steppers import OptimizerFactory, sampler_factory
 from langevin.inference.trial import seconds_per_step
 from langevin.samplers import SAMPLERS
 
-FEWEST_STEPS = 400  # of each chain, for burn-in and samples
+FEWEST_STEPS = 200  # of each chain, for burn-in and samples
+_FEWEST_WARM = 100  # of the first phase of the warm start
+_GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
-_FEWEST_WARM = 100  # steps of the first phase
 _RATES = 8  # that are tried, usually
-_RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
+RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
 _WARM_SHARE, _RATE_SHARE = 1 / 3, 0.2
 _SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
 _RESERVE = 0.9  # the rest is for looks, readings and files
@@ -43,38 +45,40 @@ _RESERVE = 0.9  # the rest is for looks, readings and files
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a step: of the warm start and of the sampler, all chains, and of the sampler with one chain."""
+    """What a step takes: of the warm start and of the sampler, all chains, and of the sampler with one chain."""
 
     warm: float
     sampling: float
     alone: float
 
-    def least(self, chains: float, rates: int) -> float:
-        """Seconds that this share of the chains, and this number of searches for a rate, take at least."""
-        warm = _SECOND_PHASE * _FEWEST_WARM * self.warm
-        search = rates * _RATES * _FEWEST_RATE_STEPS * _RATE_GRADIENTS * self.alone
-        return (chains * (warm + FEWEST_STEPS * self.sampling) + search) / _RESERVE
+    def least(self, chains: float, rates: int, steps: int = FEWEST_STEPS, warm: int = _FEWEST_WARM) -> float:
+        """What this share of the chains, and this number of searches for a rate, take with so many steps."""
+        search = rates * _RATES * _FEWEST_RATE_STEPS * RATE_GRADIENTS * self.alone
+        return (chains * (_SECOND_PHASE * warm * self.warm + steps * self.sampling) + search) / _RESERVE
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent: seconds of everything; or, after the warm start, a multiple of it or steps of a chain."""
+    """How much may be spent: seconds or example-gradients of everything; or, after the warm start, a multiple of it or
+    steps of a chain."""
 
     seconds: float | None = None
     times: float | None = None
     steps: int | None = None
+    gradients: int | None = None
 
     @classmethod
     def parse(cls, given: str | float | None) -> Budget:
-        """From "10 min", "90 s", "2 h", "2x" (times the warm start), "5000 steps", or a number of seconds.
+        """From "10 min", "90 s", "2 h", "2x" (times the warm start), "5000 steps", "1e6 gradients", or seconds.
 
-        >>> Budget.parse("10 min"), Budget.parse("2x").times
-        (Budget(seconds=600.0, times=None, steps=None), 2.0)
+        >>> Budget.parse("10 min").seconds, Budget.parse("2x").times, Budget.parse("1e6 gradients").gradients
+        (600.0, 2.0, 1000000)
         """
         if given is None:
             return cls()
         text = f"{given} s" if isinstance(given, int | float) and not isinstance(given, bool) else given
-        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|sec|seconds?|min|minutes?|h|hours?|x|steps)\s*", str(text))
+        units = "s|sec|seconds?|min|minutes?|h|hours?|x|steps|gradients"
+        match = re.fullmatch(rf"\s*([0-9.]+(?:e[0-9]+)?)\s*({units})\s*", str(text))
         try:
             value = float(match.group(1)) if match else math.nan
         except ValueError:
@@ -82,36 +86,48 @@ class Budget:
         if match is None or not 0 < value < math.inf:
             raise ValueError(
                 f'budget={given!r}: write a time, "10 min", "90 s", "2 h", a multiple of what the warm start takes, '
-                f'"5x", or steps of each chain, burn-in included, "5000 steps".'
+                f'"5x", steps of each chain, burn-in included, "5000 steps", or the gradients of single examples in '
+                f'all, "1e6 gradients".'
             )
         unit = match.group(2)
         if unit == "x":
             return cls(times=value)
         if unit == "steps":
             return cls(steps=max(1, int(value)))
+        if unit == "gradients":
+            return cls(gradients=max(1, int(value)))
         return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
 
 
-def within_time(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bool) -> Plan:
-    """A plan that keeps a time: with the pace of this machine, and fewer chains if all would take too long."""
-    if plan.seconds is None:
+def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bool, regime_given: bool) -> Plan:
+    """A plan that keeps a limit: with its pace, fewer chains if all would take too much, mini-batches if even one."""
+    if plan.limit is None:
         return plan
-    pace = measured_pace(posterior, data, plan)
+    pace = counted_pace(posterior, plan) if plan.seconds is None else measured_pace(posterior, data, plan)
     rates = searches(plan)
     chains = plan.chains
-    while not chains_given and chains > 1 and pace.least(chains / plan.chains, rates) > plan.seconds:
+    while not chains_given and chains > 1:
+        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
+        if pace.least(chains / plan.chains, rates, *steps) <= plan.limit:
+            break
         chains -= 1
     share = chains / plan.chains
     least = pace.least(share, rates)
-    if least > plan.seconds:
+    if least > plan.limit and plan.full_batch and not regime_given:
+        small = replace(plan, sampler="SGHMC", full_batch=False, why="mini-batches: full ones exceed the budget")
+        small = small if chains_given else replace(small, chains=default_chains(False))
+        return within_limit(posterior, data, small, chains_given=chains_given, regime_given=True)
+    in_words = _gradients_in_words if plan.seconds is None else _in_words
+    if least > plan.limit:
         raise ValueError(
-            f"The budget, {_in_words(plan.seconds)}, is too short for this model: warm start, burn-in and samples of "
-            f"{chains} chain{'s' if chains > 1 else ''} take about {_in_words(1.1 * least)} at least. Give "
-            f'budget="{_in_words(1.1 * least)}"{", or fewer chains" if chains > 1 else ""}, or sample fewer weights: '
+            f"The budget, {in_words(plan.limit)}, is too short for this model: warm start, burn-in and samples of "
+            f"{chains} chain{'s' if chains > 1 else ''} take about {in_words(1.1 * least)} at least. Give "
+            f'budget="{in_words(1.1 * least)}"{", or fewer chains" if chains > 1 else ""}, or sample fewer weights: '
             f"lv.last_layer(model), or lv.Posterior(…, sampled=…)."
         )
     if chains < plan.chains:
-        why = f"{plan.why}; {plan.chains} chains would take {_in_words(pace.least(1, rates))} at least"
+        all_of_them = in_words(pace.least(1, rates, _GOOD_STEPS, _GOOD_WARM))
+        why = f"{plan.why}; {plan.chains} chains would take {all_of_them} at least"
         plan = replace(plan, chains=chains, why=why)
         pace = replace(pace, warm=share * pace.warm, sampling=share * pace.sampling)
     return replace(plan, pace=asdict(pace))
@@ -126,30 +142,37 @@ def searches(plan: Plan) -> int:
 
 def rate_steps(plan: Plan) -> int:
     """Steps at each rate that is tried."""
-    if plan.seconds is None or plan.pace is None or searches(plan) == 0:
+    if plan.limit is None or plan.pace is None or searches(plan) == 0:
         return RATE_STEPS
-    affordable = _RATE_SHARE * plan.seconds / (searches(plan) * _RATES * _RATE_GRADIENTS * plan.pace["alone"])
+    affordable = _RATE_SHARE * plan.limit / (searches(plan) * _RATES * RATE_GRADIENTS * plan.pace["alone"])
     return int(min(max(affordable, _FEWEST_RATE_STEPS), RATE_STEPS))
 
 
 def warm_steps(plan: Plan) -> int | None:
-    """The most steps that the first phase of the warm start may take, if time limits it."""
-    if plan.seconds is None or plan.pace is None:
+    """The most steps that the first phase of the warm start may take, if a limit is given."""
+    if plan.limit is None or plan.pace is None:
         return None
-    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.seconds / (_SECOND_PHASE * plan.pace["warm"])))
+    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.limit / (_SECOND_PHASE * plan.pace["warm"])))
 
 
 def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     """Steps of each chain for burn-in and sampling, after so many of the warm start and at rates."""
-    assert plan.seconds is not None
+    assert plan.limit is not None
     assert plan.pace is not None
     pace = Pace(**plan.pace)
-    spent = warm * pace.warm + at_rates * _RATE_GRADIENTS * pace.alone
-    return max(int((_RESERVE * plan.seconds - spent) / pace.sampling), FEWEST_STEPS)
+    spent = warm * pace.warm + at_rates * RATE_GRADIENTS * pace.alone
+    return max(int((_RESERVE * plan.limit - spent) / pace.sampling), FEWEST_STEPS)
+
+
+def counted_pace(posterior: Posterior, plan: Plan) -> Pace:
+    """In example-gradients: arithmetic."""
+    size = plan.batch_size or default_batch_size(posterior.num_data)
+    each = (posterior.num_data if plan.full_batch else size) * SAMPLERS.named(plan.sampler).gradients_per_step
+    return Pace(float(plan.chains * size), float(plan.chains * each), float(each))
 
 
 def measured_pace(posterior: Posterior, data: Any, plan: Plan) -> Pace:
-    """A few steps of each kind, timed."""
+    """In seconds: a few steps of each kind, timed."""
     start = starting_weights("model", 0, posterior)
     starts = [start] * plan.chains
     device = device_of(posterior)
@@ -184,3 +207,7 @@ def _in_words(seconds: float) -> str:
     if seconds < 10:
         return f"{math.ceil(100 * seconds) / 100:g} s"
     return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} min"
+
+
+def _gradients_in_words(gradients: float) -> str:
+    return f"{gradients:.2g} gradients".replace("e+0", "e").replace("e+", "e")

@@ -28,7 +28,7 @@ from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
-_SETTLING = 200  # steps at least
+_SETTLING = 50  # steps at least
 _PREDICTIONS = 4  # random combinations of outputs
 
 
@@ -42,6 +42,7 @@ class BurnIn:
     found: str
     mode: str
     compiled: bool
+    evaluations: int  # of all chains
 
 
 def run_burn_in(
@@ -80,7 +81,15 @@ def run_burn_in(
         chains = _ended(engine, store, freeze=freeze)
     looks = store.manifest["looks"]
     last, settings = looks[-1], engine.settings
-    return BurnIn(chains, lengths[len(looks) - 1], last["settled"], last["found"], settings.mode, settings.compile)
+    return BurnIn(
+        checkpoints=chains,
+        steps=lengths[len(looks) - 1],
+        settled=last["settled"],
+        found=last["found"],
+        mode=settings.mode,
+        compiled=settings.compile,
+        evaluations=stages.evaluations(chains.values()),
+    )
 
 
 def settle(
@@ -113,7 +122,8 @@ def settle(
     with store.writing():
         stages.advance(engine, store, steps, title="settling", progress=progress, interval=interval)
         ended = _ended(engine, store, freeze=True)
-    return replace(burnt, checkpoints=ended, steps=burnt.steps + steps)
+    spent = burnt.evaluations + stages.evaluations(ended.values())
+    return replace(burnt, checkpoints=ended, steps=burnt.steps + steps, evaluations=spent)
 
 
 def _lengths(first: int, most: int) -> list[int]:

@@ -36,9 +36,7 @@ class DataParts:
     def of(cls, data: Any, batches: Batches, seed: int, *, hold_out: bool = True) -> DataParts:
         """Split the data at random, as a function of the seed."""
         if isinstance(batches, LoaderBatches):
-            beginning = batches.position()
-            watched = batches.fetch(0, 0)
-            batches.rewind(0, 0, beginning)
+            watched = batches.peek()
             count = batches.num_data or 0
             return cls(data, count, None, tree_map(lambda t: t[:_WATCHED], watched))
         count = batches.num_data or 0

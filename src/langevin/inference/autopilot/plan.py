@@ -39,6 +39,7 @@ class Plan:
     temperature: float | str
     seconds: float | None  # of everything, if given
     pace: dict[str, float] | None  # what was timed then: `Pace`
+    gradients: int | None  # of single examples, in all, if given
     times: float | None
     most_steps: int | None  # of each chain, burn-in included, if given
     steps: int | None  # of each chain after burn-in, if given
@@ -46,10 +47,17 @@ class Plan:
     why: str
 
     @property
+    def limit(self) -> float | None:
+        """Of everything: in seconds, or in example-gradients."""
+        return self.gradients if self.seconds is None else self.seconds
+
+    @property
     def budget(self) -> str:
         """What may be spent, in words."""
         if self.seconds is not None:
             return f"{self.seconds:.0f} s in all"
+        if self.gradients is not None:
+            return f"{self.gradients:,} example-gradients in all"
         if self.most_steps is not None:
             return "as given"
         return f"{self.times or TIMES_WARM_START:g} times the warm start's gradients, or what is cheap"
@@ -70,7 +78,7 @@ class Plan:
         except KeyError as error:
             raise RunError(f"The manifest's plan of the autopilot lacks {error}.") from None
 
-    def affordable_steps(self, warm_gradients: int, num_data: int, per_step: int) -> int:
+    def affordable_steps(self, warm_gradients: int, per_step: int) -> int:
         """Steps of each chain after the warm start, burn-in included, by count; `per_step` in example-gradients."""
         if self.most_steps is not None:
             return self.most_steps
@@ -101,9 +109,7 @@ def default_chains(full_batch: bool) -> int:
 @torch.no_grad()
 def multiply_adds(posterior: Posterior, batches: Batches) -> float:
     """Of the forward pass of one example, counted in matrix products and convolutions."""
-    beginning = batches.position()
-    x, y = batches.fetch(0, 0)
-    batches.rewind(0, 0, beginning)
+    x, y = batches.peek()
     device = next(posterior.parameters()).device
     x = tree_map(lambda t: t.to(device), x)
     with FlopCounterMode(display=False) as counter:

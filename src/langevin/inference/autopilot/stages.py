@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from langevin.storage.directory import DirectoryStore
 from langevin.storage.memory import MemoryStore
 
 FOLDER = "stages"
-_NEW = ("seed", "step")  # of a parameter group, when a sampler goes on in another stage
+_NEW = ("seed", "step", "evaluations")  # of a parameter group, when a sampler goes on in another stage
 
 
 @dataclass
@@ -113,3 +113,8 @@ def weights_of(store: SampleStore, chains: int) -> list[dict[str, Tensor]]:
         {name: checkpoint.tensors[f"weights/{name}"] for name in names}
         for checkpoint in store.checkpoints(range(chains))
     ]
+
+
+def evaluations(checkpoints: Iterable[Checkpoint]) -> int:
+    """Gradients of a batch that chains have taken in their stage: a full-batch sampler counts them, others take one."""
+    return sum(checkpoint.values["groups"][0].get("evaluations", checkpoint.step) for checkpoint in checkpoints)

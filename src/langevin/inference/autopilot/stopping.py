@@ -7,7 +7,8 @@ network sit in different modes.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +52,11 @@ def numbers_of_samples(most: int) -> list[int]:
         grown = max(numbers[-1] + 1, round(GROWTH * numbers[-1]))
         numbers.append(most if grown > most / GROWTH**0.5 else grown)
     return numbers
+
+
+def met_twice(looks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last two looks found enough."""
+    return len(looks) >= 2 and all(look["enough"] for look in looks[-2:])
 
 
 class Watch:
