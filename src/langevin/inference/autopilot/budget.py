@@ -37,7 +37,7 @@ _FEWEST_WARM = 100  # steps of the first phase
 _RATES = 8  # that are tried, usually
 _RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
 _WARM_SHARE, _RATE_SHARE = 1 / 3, 0.2
-_SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
+SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
 _RESERVE = 0.9  # the rest is for looks, readings and files
 
 
@@ -51,7 +51,7 @@ class Pace:
 
     def least(self, chains: float, rates: int) -> float:
         """Seconds that this share of the chains, and this number of searches for a rate, take at least."""
-        warm = _SECOND_PHASE * _FEWEST_WARM * self.warm
+        warm = SECOND_PHASE * _FEWEST_WARM * self.warm
         search = rates * _RATES * _FEWEST_RATE_STEPS * _RATE_GRADIENTS * self.alone
         return (chains * (warm + FEWEST_STEPS * self.sampling) + search) / _RESERVE
 
@@ -117,9 +117,14 @@ def within_time(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bo
     return replace(plan, pace=asdict(pace))
 
 
+def by_noise(plan: Plan) -> bool:
+    """Whether rate and momentum follow from the noise of gradients, without a search."""
+    return plan.sampler == "SGHMC" and plan.options.keys() <= {"temperature", "momentum"} and plan.temperature != 0
+
+
 def searches(plan: Plan) -> int:
-    """How often a learning rate has to be found."""
-    if "lr" in plan.options or SAMPLERS.named(plan.sampler).full_batch:
+    """How often a learning rate has to be searched for."""
+    if "lr" in plan.options or SAMPLERS.named(plan.sampler).full_batch or by_noise(plan):
         return 0
     return len(LADDER) if plan.temperature == "auto" else 1
 
@@ -136,7 +141,7 @@ def warm_steps(plan: Plan) -> int | None:
     """The most steps that the first phase of the warm start may take, if time limits it."""
     if plan.seconds is None or plan.pace is None:
         return None
-    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.seconds / (_SECOND_PHASE * plan.pace["warm"])))
+    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.seconds / (SECOND_PHASE * plan.pace["warm"])))
 
 
 def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
