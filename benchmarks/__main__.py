@@ -94,6 +94,26 @@ def references(
 
 
 @app.command()
+def images(
+    out: Annotated[Path, typer.Option(help="Directory of results and the table; finished cells are not run again.")],
+    page: Annotated[Path | None, typer.Option(help="The page that contains the table.")] = None,
+    sets: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "digits,fashion-mnist-10000",
+    seeds: Annotated[int, typer.Option(help="Seeds of each.")] = 3,
+    curve: Annotated[bool, typer.Option(help="A larger budget too, on the first seed.")] = True,
+) -> None:
+    """The autopilot on images, against the deep ensemble that it starts from; takes two hours on one core."""
+    from benchmarks.images import SETS, run_images
+    from benchmarks.scaling import refresh
+
+    names = [name.strip() for name in sets.split(",")]
+    if unknown := [name for name in names if name not in SETS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SETS)}.", param_hint="--sets")
+    run_images(out, typer.echo, sets=names, seeds=range(seeds), curve=curve)
+    if page is not None:
+        refresh(page, out)
+
+
+@app.command()
 def rates(
     out: Annotated[Path, typer.Option(help="Directory of results and tables; finished rows are not run again.")],
     page: Annotated[Path | None, typer.Option(help="The page that contains the tables.")] = None,

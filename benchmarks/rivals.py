@@ -157,7 +157,7 @@ def sampler(kind: type[lv.Sampler], job: Job, settings: Settings) -> Any:
 def autopilot(job: Job, settings: Settings) -> Any:
     """`lv.sample(posterior, train)` with the budget, which is for its warm start too."""
     run = lv.sample(job.posterior, job.train, budget=f"{job.budget} gradients", seed=job.seed, progress=False)
-    job.spent += run.manifest["autopilot"]["example_gradients"]
+    job.spent += sum(run.manifest["autopilot"]["example_gradients"].values())
     return run
 
 

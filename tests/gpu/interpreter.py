@@ -17,12 +17,21 @@ DEVICE = os.environ.get("LANGEVIN_TEST_DEVICE", "cpu")
 WHERE = {"seed": 0xF123456789ABCDEF, "step": 2**32 + 3, "stream": 1}
 CHAINS = torch.tensor([7, 2**31 + 5], device=DEVICE)
 SHAPES = {False: [(3, 1, 5), (), (0,), (1200,)], True: [(40, 7), (), (0,), (3, 1, 5), (2500,), (1,), (2, 1033)]}
+
+
+def sghmc_with_metric(params, **options):
+    lead = 0 if isinstance(options["chain"], int) else 1
+    metric = [torch.linspace(0.5, 2, math.prod(p.shape[lead:])).reshape(p.shape[lead:]) for p in params]
+    return lv.SGHMC(params, metric=metric, **options)
+
+
 OPTIONS = {
     "SGLD": (lv.SGLD, {}),
     "pSGLD": (lv.pSGLD, {"warmup": 2}),
     "pSGLD, T = 0": (lv.pSGLD, {"temperature": 0.0, "warmup": 0}),
     "SGHMC": (lv.SGHMC, {}),
     "SGHMC, fused": (lv.SGHMC, {"integrator": "fused", "temperature": 0.3}),
+    "SGHMC, metric": (sghmc_with_metric, {}),
     "SGNHT": (lv.SGNHT, {"thermostat_rate": 0.3}),
     "SGNHT, fused": (lv.SGNHT, {"integrator": "fused", "thermostat_rate": 0.3}),
     "ATMC": (lv.ATMC, {"thermostat_rate": 0.3}),

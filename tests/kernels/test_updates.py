@@ -13,6 +13,15 @@ from langevin.core import random
 from langevin.kernels import updates
 
 N = 500
+
+
+def sghmc_with_metric(params, **options):
+    """A^{1/2} from ½ to 2, of every chain the same."""
+    lead = 0 if isinstance(options["chain"], int) else 1
+    metric = [torch.linspace(0.5, 2, math.prod(p.shape[lead:])).reshape(p.shape[lead:]) for p in params]
+    return lv.SGHMC(params, metric=metric, **options)
+
+
 OPTIONS = {
     "SGLD": (lv.SGLD, {}),
     "SGLD, T = 0": (lv.SGLD, {"temperature": 0.0}),
@@ -21,6 +30,7 @@ OPTIONS = {
     "SGHMC": (lv.SGHMC, {}),
     "SGHMC, fused": (lv.SGHMC, {"integrator": "fused", "temperature": 0.3}),
     "SGHMC, variance": (lv.SGHMC, {"gradient_variance": 1e-3}),
+    "SGHMC, metric": (sghmc_with_metric, {"temperature": 0.3}),
     "SGNHT": (lv.SGNHT, {"thermostat_rate": 0.3}),
     "SGNHT, fused": (lv.SGNHT, {"integrator": "fused", "thermostat_rate": 0.3}),
     "SGNHT, relativistic": (lv.SGNHT, {"max_speed": 0.02, "thermostat_rate": 0.3}),
@@ -81,7 +91,7 @@ def test_a_kernel_is_its_reference_to_rounding(option, dtype):
     assert_same(run(make, weights(dtype), True, steps)[0], run(make, weights(dtype), False, steps)[0], dtype)
 
 
-@pytest.mark.parametrize("option", ["SGLD", "pSGLD", "SGHMC", "SGNHT", "ATMC"])
+@pytest.mark.parametrize("option", ["SGLD", "pSGLD", "SGHMC", "SGHMC, metric", "SGNHT", "ATMC"])
 def test_the_prior_inside_the_pass(option):
     """g + decay θ, and ½ Σ decay θ² at the weights of the gradient, which is the prior's energy over N."""
     kind, settings = OPTIONS[option]
@@ -107,7 +117,7 @@ def test_the_prior_inside_the_pass(option):
     assert_same(once, sampler, torch.float64)
 
 
-@pytest.mark.parametrize("option", ["SGLD", "pSGLD", "SGHMC", "SGNHT", "ATMC"])
+@pytest.mark.parametrize("option", ["SGLD", "pSGLD", "SGHMC", "SGHMC, metric", "SGNHT", "ATMC"])
 @pytest.mark.parametrize("on", [True, False])
 def test_a_stacked_chain_is_the_chain_alone(option, on):
     kind, settings = OPTIONS[option]

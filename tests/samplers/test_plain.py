@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import langevin as lv
+from langevin.kernels import updates
 from langevin.samplers import SAMPLERS
 from tests.contract.targets import NUM_DATA, SIGMAS, Moments, limit, make
 from tests.contract.test_mechanics import ELEMENTWISE, equal, parameters, take
@@ -30,6 +31,53 @@ def test_sghmc_subtracts_the_gradient_variance_from_the_injected_noise(by_tensor
     assert abs(temperature - 1) < SIGMAS * error + 1.5 * 0.2**2
     if not by_tensor:
         assert sampler.gradient_noise_temperature(v) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_sghmc_has_the_same_target_in_a_metric(compiled, temperature):
+    """Variances T/(Nλ) of scales up to ten times apart; noise off by √2 in either would be off by 2."""
+    curvatures, fraction = torch.tensor([1.0, 100.0, 25.0], dtype=torch.float64), 0.2
+    p = nn.Parameter(torch.zeros(2048, 3, dtype=torch.float64))
+    metric = torch.tensor([0.8, 0.1, 0.3], dtype=torch.float64).expand_as(p)  # in it, curvatures from 0.64 to 2.25
+    lr = fraction * limit(SAMPLERS["sghmc"], 2.25)
+    with updates.switched(compiled):
+        sampler = lv.SGHMC([p], lr=lr, num_data=NUM_DATA, metric=[metric], temperature=temperature, seed=1)
+        second = torch.zeros_like(p)
+        for step in range(1500):
+            p.grad = p.detach() * curvatures
+            sampler.step()
+            if step >= 500:
+                second += p.detach().square() / 1000
+    ratio, error = Moments.estimate(second * curvatures * NUM_DATA / temperature)
+    assert (error < 0.02).all()
+    assert ((ratio - 1).abs() < SIGMAS * error + 1.5 * fraction**2).all()
+    kinetic = float(next(iter(sampler.observables()["kinetic"])).mean())
+    assert kinetic == pytest.approx(temperature, rel=0.1)
+    assert "metric" in next(iter(sampler.state_dict()["state"].values()))
+
+
+def test_sghmc_takes_the_gradient_variance_off_in_the_metric():
+    lr, scale = 0.2 * limit(SAMPLERS["sghmc"], 1.0), 0.5
+    v = 0.5 * (1 - 0.9**2) / (0.95 * lr * NUM_DATA * scale) ** 2  # half of the noise comes from the gradient
+    p = nn.Parameter(torch.zeros(1024, 2, dtype=torch.float64))
+    metric = [torch.full_like(p, scale)]
+    sampler = lv.SGHMC([p], lr=lr, num_data=NUM_DATA, gradient_variance=v, metric=metric)
+    generator, second = torch.Generator().manual_seed(1), torch.zeros_like(p)
+    for step in range(1500):
+        p.grad = p.detach() / scale**2 + math.sqrt(v) * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        sampler.step()
+        if step >= 500:
+            second += p.detach().square() / 1000
+    temperature, error = Moments.estimate(second.mean(1) * NUM_DATA / scale**2)
+    assert abs(temperature - 1) < SIGMAS * error + 1.5 * 0.2**2
+
+
+def test_a_metric_of_other_shapes_is_refused():
+    p = nn.Parameter(torch.zeros(3))
+    for metric in ([torch.ones(2)], [torch.zeros(3)], []):
+        with pytest.raises(ValueError, match="metric needs one tensor of positive numbers per parameter"):
+            lv.SGHMC([p], lr=1e-2, num_data=10, metric=metric)
 
 
 @pytest.mark.parametrize("dtypes", [["float32"] * 4, ["float32", "float64", "float32", "float64"]])

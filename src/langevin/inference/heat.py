@@ -151,14 +151,34 @@ class QuadraticGauge(Gauge):
         super().__init__(chain)
         self.power = self.sampler.order or 1
         self.mean_curvature = math.nan
+        self._roots: list[Tensor] | None = None  # A^{1/2}, if the sampler has a metric
+        if all("metric" in self.sampler.state[p] for p in chain.params):
+            self._roots = [self.sampler.state[p]["metric"] for p in chain.params]
 
     def _look_around(self, batch: Batch) -> None:
         """The mean curvature, by Hutchinson's estimate."""
         total = 0.0
         for number in range(1, self._directions + 1):
-            z = _signs(self.chain, number)
+            z = self._times_root(_signs(self.chain, number))
             total += _dot(z, self._second_derivative(z, batch)) / self.count
         self.mean_curvature = max(total / self._directions, 0.0)
+
+    def scaled(self, vector: list[Tensor]) -> list[Tensor]:
+        """A v."""
+        return self._times_root(self._times_root(vector))
+
+    @torch.no_grad()
+    def gradient_variance(self) -> Pair:
+        """In the metric: of A^{1/2} g."""
+        if self._roots is None:
+            return super().gradient_variance()
+        other = gradients_at(self.chain, [p.detach().clone() for p in self.chain.params], _another(self.chain))
+        difference = [a - b for a, b in zip(_present(self.chain), other, strict=True)]
+        scaled = self._times_root(difference)
+        return Pair(_dot(scaled, scaled) / (2 * self.count), _dot(difference, self.direction) ** 2 / 2)
+
+    def _times_root(self, vector: list[Tensor]) -> list[Tensor]:
+        return vector if self._roots is None else [m * v for m, v in zip(self._roots, vector, strict=True)]
 
     def limit(self) -> float:
         """That of the sampler."""

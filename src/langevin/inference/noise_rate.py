@@ -85,10 +85,11 @@ def _separate_noise(
 def _has_one_rate(stepper: Sampler) -> bool:
     """Whether there is one rate for all parameters; preconditioners and full-batch samplers scale by themselves.
 
-    A variance of the gradient that the user gives is compared with one rate.
+    A variance of the gradient that the user gives is compared with one rate, and a metric has its own scale for it.
     """
     plain = isinstance(getattr(stepper, "preconditioner", None), Identity | None)
-    given = stepper.defaults.get("gradient_variance") or any("gradient_variance" in s for s in stepper.state.values())
+    by_weight = {"gradient_variance", "metric"}
+    given = stepper.defaults.get("gradient_variance") or any(by_weight & s.keys() for s in stepper.state.values())
     return plain and not given and stepper.injects_noise and not stepper.full_batch and len(stepper.param_groups) == 1
 
 

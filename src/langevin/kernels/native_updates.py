@@ -92,6 +92,17 @@ def _sghmc(theta, gradient, momentum, second, eta, settings, decay):
         theta[i] = theta[i] + drift * u
 
 
+@njit(nogil=True, error_model="numpy")
+def _sghmc_metric(theta, gradient, momentum, metric, eta, settings, decay):
+    """u ← e u − c ℓ N A^{1/2} g + √(T(1−e²)) η;  θ ← θ + h ℓ A^{1/2} u."""
+    keep, force, spread, drift = settings[0], settings[1], settings[2], settings[3]
+    for i in range(theta.size):
+        g = gradient[i] + decay * theta[i]
+        u = keep * momentum[i] - force * (metric[i] * g) + spread * eta[i]
+        momentum[i] = u
+        theta[i] = theta[i] + drift * (metric[i] * u)
+
+
 # The thermostats' settings: h, h ℓ, ℓN, D, whether α depends on ξ (1 or 0), √T, T, h κ, (ℓ/max_speed)², tiny, 1, ½, 2
 
 
@@ -196,6 +207,12 @@ def rmsprop(table, decays, start, stop, settings, where, noisy, energies):
 def sghmc(table, decays, start, stop, settings, where, noisy, energies):
     """SGHMC; state: u."""
     _drive(_sghmc, table, decays, start, stop, settings, where, noisy, energies)
+
+
+@jit
+def sghmc_metric(table, decays, start, stop, settings, where, noisy, energies):
+    """SGHMC with a metric; state: u and A^{1/2}."""
+    _drive(_sghmc_metric, table, decays, start, stop, settings, where, noisy, energies)
 
 
 @jit

@@ -124,6 +124,9 @@ def _one(theta, g, first, second, eta, s, name: tl.constexpr, double: tl.constex
     elif name == "sghmc":
         first = tl.load(s) * first - tl.load(s + 1) * g + tl.load(s + 2) * eta
         theta = theta + tl.load(s + 3) * first
+    elif name == "sghmc_metric":
+        first = tl.load(s) * first - tl.load(s + 1) * (second * g) + tl.load(s + 2) * eta
+        theta = theta + tl.load(s + 3) * (second * first)
     else:
         h, drift, force = tl.load(s), tl.load(s + 1), tl.load(s + 2)
         damping, follows, root = tl.load(s + 3), tl.load(s + 4), tl.load(s + 5)

@@ -329,6 +329,20 @@ class Sampler(Optimizer, ABC):
         return "?"
 
 
+def store_metric(sampler: Sampler, metric: Sequence[Tensor]) -> None:
+    """Keep the square roots of a diagonal metric A, one tensor per parameter; those of one chain are for all."""
+    params = [p for group in sampler.param_groups for p in group["params"]]
+    stacked = not isinstance(sampler.param_groups[0]["chain"], int)
+    shapes, expected = [tuple(t.shape) for t in metric], [tuple(p.shape) for p in params]
+    of_all = [shape[1:] for shape in expected] if stacked else expected
+    if shapes not in (expected, of_all) or not all(bool((t > 0).all()) for t in metric):
+        raise ValueError(
+            f"metric needs one tensor of positive numbers per parameter, shapes {expected}; given {shapes}."
+        )
+    for p, t in zip(params, metric, strict=True):
+        sampler.state[p]["metric"] = t.detach().to(p).expand(p.shape).clone()
+
+
 def _check_counter(name: str, value: Any) -> None:
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values or not all(isinstance(v, int) and 0 <= v < LIMITS[name] for v in values):

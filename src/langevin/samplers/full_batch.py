@@ -20,7 +20,7 @@ from torch import Tensor
 from langevin.core import random
 from langevin.core.devices import as_tensor
 from langevin.core.random import Stream
-from langevin.samplers.base import Group, Sampler
+from langevin.samplers.base import Group, Sampler, store_metric
 
 Closure = Callable[[], float | Tensor]
 _SHOWN = 100  # steps after which an lr that adapts on a device is read
@@ -198,16 +198,7 @@ class FullBatchSampler(Sampler, ABC):
 
     def set_metric(self, metric: Sequence[Tensor]) -> None:
         """Give the square roots of the diagonal metric A, one tensor per parameter: scales of the posterior."""
-        params = self.param_groups[0]["params"]
-        stacked = not isinstance(self.param_groups[0]["chain"], int)
-        shapes, expected = [tuple(t.shape) for t in metric], [tuple(p.shape) for p in params]
-        of_all = [shape[1:] for shape in expected] if stacked else expected
-        if shapes not in (expected, of_all) or not all(bool((t > 0).all()) for t in metric):
-            raise ValueError(
-                f"metric needs one tensor of positive numbers per parameter, shapes {expected}; given {shapes}."
-            )
-        for p, t in zip(params, metric, strict=True):
-            self.state[p]["metric"] = t.detach().to(p).expand(p.shape).clone()
+        store_metric(self, metric)
 
     def metric(self) -> Tensor | None:
         """A^{1/2}, (chains, d); None if it is 1."""

@@ -8,6 +8,9 @@ With ℓ the lr at construction, h = lr/ℓ (1 unless a schedule changes lr), D 
 B̂ = (c ℓ N)² Var(g) is the variance that the mini-batch noise adds to u by itself, c = h(1+e)/2 the gradient's
 coefficient. With `fused` it is c = (1−e)/D, so that u ← e u − c ℓ N g + √(T(1−e²) − B̂) η.
 
+With a diagonal `metric` A^{1/2} this is done in the coordinates A^{−1/2}θ: g becomes A^{1/2} g, B̂ becomes A B̂, and
+θ ← θ + h ℓ A^{1/2} u. The target is the same, and lr the typical move of a weight in units of its A^{1/2}.
+
 Target: exp(−U/T), with variances (1 − ℓ²h²∂²U/4)⁻¹ times too large on a quadratic energy; `fused` has the additional
 factor (Dh/2)coth(Dh/2) at every lr: 4 %, 15 %, 41 % at momentum 0.5, 0.25, 0.1 (see `integrators`). Mini-batch noise
 raises the temperature by about ℓ²N²Var(g)/(2D) unless `gradient_variance` is given, which B̂ then takes off the injected
@@ -31,7 +34,7 @@ from torch.optim import Optimizer
 from langevin.core.numbers import add, add_each, exp, expm1, positive_part, root
 from langevin.kernels.updates import Kernel
 from langevin.samplers import integrators
-from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler
+from langevin.samplers.base import SAMPLERS, Group, Normals, Sampler, store_metric
 from langevin.samplers.integrators import Integrator
 
 
@@ -47,6 +50,7 @@ class SGHMC(Sampler):
         integrator: `"symmetric"` or `"fused"` (see `integrators`).
         gradient_variance: Var(g) of a coordinate of the mini-batch gradient, subtracted from the injected noise: a
             number, or one tensor per parameter in the order of `params`.
+        metric: A^{1/2}, one tensor per parameter (1): the scales of the posterior, if they are known.
         temperature: T.
         seed: random seed of the noise.
         chain: the chain's number, or a sequence of them (see `Sampler`).
@@ -66,6 +70,7 @@ class SGHMC(Sampler):
         momentum: float = 0.9,
         integrator: Integrator = "symmetric",
         gradient_variance: float | Sequence[Tensor] = 0.0,
+        metric: Sequence[Tensor] | None = None,
         temperature: float = 1.0,
         seed: int = 0,
         chain: int | Sequence[int] = 0,
@@ -85,6 +90,8 @@ class SGHMC(Sampler):
             gradient_variance=0.0 if by_parameter else float(gradient_variance),  # type: ignore[arg-type]
         )
         self._kick = integrators.resolve(self.param_groups, integrators.KICKS)
+        if metric is not None:
+            store_metric(self, metric)
         if by_parameter:
             self._store_variances(list(gradient_variance))  # type: ignore[arg-type]
         for group in self.param_groups:
@@ -104,34 +111,38 @@ class SGHMC(Sampler):
         self._kick = integrators.resolve(self.param_groups, integrators.KICKS)
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
-        """u ← e u − c ℓ N g + √(T(1−e²) − B̂) η;  θ ← θ + h ℓ u."""
+        """u ← e u − c ℓ N A^{1/2} g + √(T(1−e²) − A B̂) η;  θ ← θ + h ℓ A^{1/2} u."""
         unit, temperature = group["reference_lr"], group["temperature"]
         h, damping = group["lr"] / unit, -math.log(group["momentum"])
         force = self._kick(damping, h) * unit * group["num_data"]  # c ℓ N, so B̂ = force² · Var(g)
         momentum = self.zeros_at_first("momentum", params)
+        roots = self._metric(params)
 
         torch._foreach_mul_(momentum, exp(-damping * h))
-        add_each(momentum, grads, -force)
+        add_each(momentum, grads if roots is None else list(torch._foreach_mul(grads, roots)), -force)
         if temperature > 0:
             total = -expm1(-2 * damping * h) * temperature
-            if any("gradient_variance" in self.state[p] for p in params):
+            if self._variance_by_weight(group, params):
                 for p, u, eta in zip(params, momentum, normals(), strict=True):
                     known = self.state[p].get("gradient_variance", group["gradient_variance"])
-                    add(u, eta, root(positive_part(total - force**2 * known)))
+                    scale = 1.0 if roots is None else self.state[p]["metric"].square()
+                    add(u, eta, root(positive_part(total - force**2 * known * scale)))
             else:
                 left = positive_part(total - force**2 * group["gradient_variance"])
                 add_each(momentum, normals(), root(left))
-        add_each(params, momentum, h * unit)
+        add_each(params, momentum if roots is None else list(torch._foreach_mul(momentum, roots)), h * unit)
 
     def kernel(self, group: Group, params: list[Tensor]) -> Kernel | None:
-        """The same, unless the gradient's variance is given by weight."""
-        if any("gradient_variance" in self.state[p] for p in params):
+        """The same, unless the gradient's variance is by weight."""
+        if self._variance_by_weight(group, params):
             return None
         unit, temperature = group["reference_lr"], group["temperature"]
         h, damping = group["lr"] / unit, -math.log(group["momentum"])
         force = self._kick(damping, h) * unit * group["num_data"]
         left = max(-math.expm1(-2 * damping * h) * temperature - force**2 * group["gradient_variance"], 0.0)
         settings = (math.exp(-damping * h), force, math.sqrt(left), h * unit)
+        if self._metric(params) is not None:
+            return Kernel("sghmc_metric", settings, ("momentum", "metric"))
         return Kernel("sghmc", settings, ("momentum",))
 
     @staticmethod
@@ -157,6 +168,17 @@ class SGHMC(Sampler):
         each = self._kick(damping, h) * h * (unit * group["num_data"]) ** 2 / (-2 * math.expm1(-damping * h))
         return float(each * (variance - group["gradient_variance"]))
 
+    def _metric(self, params: list[Tensor]) -> list[Tensor] | None:
+        """A^{1/2} of each parameter; None if it is 1."""
+        if "metric" not in self.state[params[0]]:
+            return None
+        return [self.state[p]["metric"] for p in params]
+
+    def _variance_by_weight(self, group: Group, params: list[Tensor]) -> bool:
+        """Whether B̂ differs from weight to weight."""
+        scaled = group["gradient_variance"] > 0 and "metric" in self.state[params[0]]
+        return scaled or any("gradient_variance" in self.state[p] for p in params)
+
     def _store_variances(self, variances: list[Tensor]) -> None:
         params = [p for group in self.param_groups for p in group["params"]]
         shapes, expected = [tuple(v.shape) for v in variances], [tuple(p.shape) for p in params]
@@ -168,8 +190,10 @@ class SGHMC(Sampler):
     def _check_variance(self, group: Group, parameter: Tensor) -> None:
         """Raise unless B̂ ≤ T(1−e²): beyond, the mini-batch noise alone exceeds the temperature T."""
         variance = self.state[parameter].get("gradient_variance", group["gradient_variance"])
-        largest = smallest = variance
-        if isinstance(variance, Tensor):
+        if "metric" in self.state[parameter]:
+            variance = variance * self.state[parameter]["metric"].square()
+        largest = smallest = 0.0 if isinstance(variance, Tensor) else variance
+        if isinstance(variance, Tensor) and variance.numel() > 0:
             largest, smallest = float(variance.max()), float(variance.min())
         force = self._kick(-math.log(group["momentum"]), 1.0) * group["lr"] * group["num_data"]
         limit = (1 - group["momentum"] ** 2) * group["temperature"] / force**2

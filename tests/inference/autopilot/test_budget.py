@@ -22,7 +22,7 @@ def paced(monkeypatch, **seconds: float) -> None:
 def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None:
     paced(monkeypatch, warm=0.8, sampling=0.8, alone=0.2)
     with pytest.raises(ValueError, match=r"too short for this model.*of 4 chains take about") as refused:
-        lv.sample(linear_posterior(), regression(), lv.SGHMC, batch_size=20, chains=4, budget="20 s", **OPTIONS)
+        lv.sample(linear_posterior(), regression(), lv.SGLD, batch_size=20, chains=4, budget="20 s", **OPTIONS)
     enough = Budget.parse(re.search(r'budget="(.*?)"', str(refused.value)).group(1)).seconds
     # 150 steps of the warm start, 200 of burn-in and samples, 8 rates of 100 steps with 15 % more gradients
     assert 350 * 0.8 + 800 * 1.15 * 0.2 < enough < 1.5 * (350 * 0.8 + 800 * 1.15 * 0.2)
@@ -81,7 +81,7 @@ def test_a_number_of_gradients_is_kept(sampler) -> None:
     posterior = lv.Posterior(Counted(3, 1), lv.likelihoods.Gaussian(0.3), lv.priors.Gaussian(1.0), num_data=len(x))
     size, given = None if sampler is None else 30, 400_000
     run = lv.sample(posterior, (x, y), sampler, batch_size=size, budget=f"{given} gradients", **OPTIONS)
-    spent = run.manifest["autopilot"]["example_gradients"]
+    spent = sum(run.manifest["autopilot"]["example_gradients"].values())
     assert 0.3 * given < spent < given
     assert abs(computed[0] / spent - 1) < (0.1 if sampler is None else 0.3)  # a search is guessed
 

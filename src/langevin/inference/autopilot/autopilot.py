@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from langevin.core.batches import as_batches, batch_size_of
+from langevin.core.batches import Batches, as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.progress import tqdm
@@ -25,14 +25,13 @@ from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
-from langevin.inference.autopilot.scales import WithMetric, posterior_scales
+from langevin.inference.autopilot.rates import Rates
+from langevin.inference.autopilot.scales import WithMetric
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, met_twice, numbers_of_samples
 from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
-from langevin.inference.find_lr import find_lr
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.probe import can_probe
 from langevin.inference.settings import CheckpointInterval, RunSettings
@@ -79,6 +78,9 @@ class Autopilot:
             self._sampled = copy.deepcopy(self.posterior)
             self._sampled.num_data, self._its_data = self._parts.num_training, self._parts.training
             self.store.manifest["num_sampled"] = self._parts.num_training
+        self._rates = Rates(
+            self._sampled, self._its_data, self._parts, self.plan, self._about, self._decide, self.progress
+        )
 
     def run(self) -> None:
         """All stages, from where they were left."""
@@ -116,7 +118,7 @@ class Autopilot:
         )
         if self._stage("warm start"):
             self.store.write_fixed(by_chain(dict(enumerate(warm.weights))), "warm_start")
-            self._spend(self.plan.chains * warm.example_gradients)
+            self._spend("warm start", self.plan.chains * warm.example_gradients)
             self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
         return warm
 
@@ -166,37 +168,34 @@ class Autopilot:
             stages.advance(engine, store, steps, title=title, progress=self.progress, interval=self.interval)
             store.flush()
         if self._stage(name):
-            self._spend(self._batch * stages.evaluations(store.checkpoints(range(self.plan.chains))))
+            self._spend("temperature", self._batch * stages.evaluations(store.checkpoints(range(self.plan.chains))))
         return store
 
     def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
         """Burn-in at a temperature; a rate at which it diverges is lowered, and it starts again."""
-        self._find_rate(warm, temperature)
-        key = "" if temperature is None else f"{temperature:g}"
+        seed = self.plan.stage_seed(2)
+        self._rates.find(warm.weights, self._batches(seed), temperature, lambda: self._affordable(warm))
         while True:
             try:
                 return self._burn_in_at_rate(warm, share, temperature)
             except DivergenceError as error:
-                rate = self._about["rates"].get(key)
-                if rate is None or rate.get("lowered", 0) >= _LOWERED:
+                if not self._rates.lower(temperature, _LOWERED, str(error).partition(".")[0]):
                     raise
-                rate["lr"], rate["lowered"] = rate["lr"] / 4, rate.get("lowered", 0) + 1
-                why = str(error).partition(".")[0]
-                self._decide("burn-in", 0, f"lr = {rate['lr']:.3g}, a quarter of the one before", why)
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
-        engine = self._engine(self.plan.stage_seed(2), temperature)
+        engine = self._engine(self.plan.stage_seed(2), temperature, after=False)
         total = self._affordable(warm)
         settles = self.plan.sampler == "MCLMC"
         most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total * (0.8 if settles else 1.0)))
         first = min(_FIRST_LEG, most // 2)
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
-        if self.plan.full_batch and (scales := self._scales(warm.weights)) is not None:
-            engine.make_stepper = WithMetric(engine.make_stepper, scales)
+        wanted = self.plan.full_batch or self._rates.by_noise
+        if wanted and (metrics := self._rates.metrics(warm.weights)) is not None:
+            engine.make_stepper = WithMetric(engine.make_stepper, metrics)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
         name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
-        if lowered := self._rate(temperature).get("lowered"):
+        if lowered := self._rates.lowered(temperature):
             name += f"-lower-{lowered}"
         burnt = run_burn_in(
             engine,
@@ -217,52 +216,33 @@ class Autopilot:
                 self._engine(self.plan.stage_seed(5), temperature),
                 self.posterior,
                 burnt,
-                self._scales,
+                self._rates.renewed,
                 name=name.replace("burn-in", "settling"),
                 stores=self._stores,
                 interval=self.interval,
                 progress=self.progress,
             )
         if self._stage(name):
-            self._spend(self._batch * burnt.evaluations)
+            self._spend("burn-in", self._batch * burnt.evaluations)
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
             how = f"{burnt.mode}{', compiled' if burnt.compiled else ''}"
             self._decide("burn-in", burnt.steps, decided + at, f"{burnt.found}; chains are {how}")
-        return burnt
-
-    def _find_rate(self, warm: WarmStart, temperature: float | None) -> None:
-        """The learning rate of a sampler that does not adapt it by itself, if none is given."""
-        rates = self._about.setdefault("rates", {})
-        options = self.plan.options | ({} if temperature is None else {"temperature": temperature})
-        kind = SAMPLERS.named(self.plan.sampler)
-        key = "" if temperature is None else f"{temperature:g}"
-        if key in rates or "lr" in options or kind.full_batch:
-            return
-        steps = budgets.rate_steps(self.plan)
-        found = find_lr(
-            self._sampled,
-            self._its_data,
-            kind,
-            batch_size=self.plan.batch_size,
-            init=warm.weights[0],
-            seed=self.plan.stage_seed(4),
-            steps=steps,
-            progress=self.progress,
-            **{name: value for name, value in options.items() if value != "auto"},
-        )
-        rates[key] = {"lr": found.lr}
-        self._about["steps_at_rates"] = self._about.get("steps_at_rates", 0) + steps * len(found.trials)
-        self._spend(budgets.RATE_GRADIENTS * steps * len(found.trials) * self._batch)
-        at = "" if temperature is None else f" at T = {temperature:g}"
-        why = f"{len(found.trials)} rates tried; expected temperature {found.temperature:.3g}"
-        self._decide("burn-in", 0, f"lr = {found.lr:.3g}{at}", why)
+        names = list(self._sampled.trainable_parameters())
+        return self._rates.after_burn_in(burnt, names, engine.batches, temperature, total)
 
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""
         engine = self._engine(self.plan.seed)
-        tried = self._about.get("tried", 0) if self.plan.limit is not None else 0
-        total = max(self._affordable(warm) - burnt.steps - tried, FEWEST)
+        measured = sum(self._about.get("rate_gradients", {}).values())
+        searched = int(budgets.RATE_GRADIENTS * self._about.get("steps_at_rates", 0) * self._batch)
+        self._spend("metric and rate", measured + searched)
+        others = 0
+        if self.plan.most_steps is None:
+            at_rates = measured + (searched if self.plan.limit is None else 0)  # `steps_left` knows of the search
+            others = self._about.get("tried", 0)
+            others += math.ceil(at_rates / (self._batch * self._gradients * self.plan.chains))
+        total = max(int((self._affordable(warm) - burnt.steps - others) / (1 + _PROBES)), FEWEST)
         if self.plan.steps is not None:
             total = self.plan.steps
         thin = max(1, total // _SAMPLES)
@@ -316,7 +296,7 @@ class Autopilot:
             found = Look(**{name: last[name] for name in Look._fields})
             decided = "enough" if met_twice(looks) else "the budget is spent"
             spent = self._batch * stages.evaluations(self.store.checkpoints(range(self.plan.chains)))
-            self._spend(spent + engine.probe_gradients())
+            self._spend("sampling", spent + engine.probe_gradients())
             self._decide("sampling", engine.settings.steps, f"stop: {decided}", str(found))
             self._about["stage"] = "done"
             self.store.write_manifest()
@@ -326,39 +306,25 @@ class Autopilot:
     @cached_property
     def _batch(self) -> int:
         """Examples of a batch of the sampler."""
-        return batch_size_of(self._engine(self.plan.seed).batches.peek()[1])
+        return batch_size_of(self._batches(self.plan.seed).peek()[1])
 
-    def _engine(self, seed: int, temperature: float | None = None) -> Engine:
-        """For sampling; with the seed of a stage, and its temperature, if it is yet to be chosen."""
+    def _engine(self, seed: int, temperature: float | None = None, *, after: bool = True) -> Engine:
+        """For a stage; with its seed, and its temperature, if it is yet to be chosen; `after` burn-in or not."""
         if temperature is None:
             temperature = self._about.get("temperature")
-        chosen = {name: value for name, value in self._rate(temperature).items() if name == "lr"}
+        chosen = self._rates.of(temperature, after=after)
         if temperature is not None:
             chosen["temperature"] = temperature
         make = sampler_factory(self.plan.sampler, self.plan.options | chosen)
-        size: Any = "full" if self.plan.full_batch else self.plan.batch_size
-        batches = make_batches(self._its_data, size, seed, device_of(self.posterior))
-        settings = stages.settings_of(self.plan.chains, seed, size)
-        return Engine(copy.deepcopy(self._sampled), batches, make, None, settings)
+        settings = stages.settings_of(self.plan.chains, seed, self._size)
+        return Engine(copy.deepcopy(self._sampled), self._batches(seed), make, None, settings)
 
-    def _rate(self, temperature: float | None) -> dict[str, Any]:
-        """What was found for a sampler that does not adapt its rate by itself."""
-        found: dict[str, Any] = self._about.get("rates", {}).get("" if temperature is None else f"{temperature:g}", {})
-        return found
+    @property
+    def _size(self) -> Any:
+        return "full" if self.plan.full_batch else self.plan.batch_size
 
-    def _scales(self, weights: Sequence[Weights]) -> list[list[torch.Tensor]] | None:
-        """The posterior's own scales at these weights, by chain, if gradients of single examples can be had."""
-        try:
-            scales = posterior_scales(self.posterior, self._parts.watched, weights)
-        except (RuntimeError, ValueError) as error:
-            if self._stage("metric"):
-                self._decide("burn-in", 0, "no metric", f"gradients by example failed: {str(error).splitlines()[0]}")
-            return None
-        if self._stage("metric"):
-            flat = torch.cat([t.flatten() for t in scales[0]])
-            spread = f"scales from {float(flat.min()):.1g} to {float(flat.max()):.1g}"
-            self._decide("burn-in", 0, "metric: by the Fisher information and the prior at each optimum", spread)
-        return scales
+    def _batches(self, seed: int) -> Batches:
+        return make_batches(self._its_data, self._size, seed, device_of(self.posterior))
 
     def _affordable(self, warm: WarmStart) -> int:
         """Steps after the warm start; decided once."""
@@ -379,8 +345,9 @@ class Autopilot:
         self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
         return steps
 
-    def _spend(self, example_gradients: float) -> None:
-        self._about["example_gradients"] = self._about.get("example_gradients", 0) + int(example_gradients)
+    def _spend(self, stage: str, example_gradients: int) -> None:
+        spent = self._about.setdefault("example_gradients", {})
+        spent[stage] = spent.get(stage, 0) + example_gradients
 
     # words
 

@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 import torch
 
-from langevin.core.batches import Batches
+from langevin.core.batches import Batches, LoaderBatches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior, refuse_incompatible_layers
 from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.autopilot import Autopilot
-from langevin.inference.autopilot.budget import Budget, within_limit
+from langevin.inference.autopilot.budget import FEWEST_STEPS, SECOND_PHASE, Budget, within_limit
 from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains
+from langevin.inference.autopilot.warm_start import EPOCHS, STEPS, default_batch_size
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
@@ -57,7 +58,13 @@ def make_plan(
         why = f"{'full batches' if full else 'mini-batches'}, as {kind.__name__} takes them"
     elif batch_size is not None:
         full, why = False, "mini-batches, since batch_size is given"
+    elif full and spend.times is not None:
+        most = most_full_batches(batches.num_data or 1, spend.times)
+        if most < FEWEST_STEPS:
+            full, why = False, f"mini-batches: {spend.times:g} times the warm start are at most {most} full ones"
     name = kind.__name__ if kind is not None else "MCLMC" if full else "SGHMC"
+    if kind is None and not full and batch_size is None and not isinstance(batches, LoaderBatches):
+        batch_size = default_batch_size(batches.num_data or 1)  # that of the warm start
     options = dict(options)
     if isinstance(options.get("temperature"), list | tuple):
         raise ValueError(
@@ -84,6 +91,12 @@ def make_plan(
         multiply_adds=each,
         why=why,
     )
+
+
+def most_full_batches(num_data: int, times: float) -> int:
+    """Steps of MCLMC, two gradients each, for a multiple of the longest warm start."""
+    warm = SECOND_PHASE * max(STEPS * default_batch_size(num_data), EPOCHS * num_data)
+    return int(times * warm / (SAMPLERS.named("MCLMC").gradients_per_step * num_data))
 
 
 def begin(

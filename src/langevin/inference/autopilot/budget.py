@@ -39,7 +39,7 @@ _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
 RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
 _WARM_SHARE, _RATE_SHARE = 1 / 3, 0.2
-_SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
+SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
 _RESERVE = 0.9  # the rest is for looks, readings and files
 
 
@@ -54,7 +54,7 @@ class Pace:
     def least(self, chains: float, rates: int, steps: int = FEWEST_STEPS, warm: int = _FEWEST_WARM) -> float:
         """What this share of the chains, and this number of searches for a rate, take with so many steps."""
         search = rates * _RATES * _FEWEST_RATE_STEPS * RATE_GRADIENTS * self.alone
-        return (chains * (_SECOND_PHASE * warm * self.warm + steps * self.sampling) + search) / _RESERVE
+        return (chains * (SECOND_PHASE * warm * self.warm + steps * self.sampling) + search) / _RESERVE
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,14 @@ def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: b
     share = chains / plan.chains
     least = pace.least(share, rates)
     if least > plan.limit and plan.full_batch and not regime_given:
-        small = replace(plan, sampler="SGHMC", full_batch=False, why="mini-batches: full ones exceed the budget")
-        small = small if chains_given else replace(small, chains=default_chains(False))
+        small = replace(
+            plan,
+            sampler="SGHMC",
+            full_batch=False,
+            batch_size=default_batch_size(posterior.num_data),
+            chains=plan.chains if chains_given else default_chains(False),
+            why="mini-batches: full ones exceed the budget",
+        )
         return within_limit(posterior, data, small, chains_given=chains_given, regime_given=True)
     in_words = _gradients_in_words if plan.seconds is None else _in_words
     if least > plan.limit:
@@ -133,9 +139,14 @@ def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: b
     return replace(plan, pace=asdict(pace))
 
 
+def by_noise(plan: Plan) -> bool:
+    """Whether rate and momentum follow from the noise of gradients, without a search."""
+    return plan.sampler == "SGHMC" and plan.options.keys() <= {"temperature", "momentum"} and plan.temperature != 0
+
+
 def searches(plan: Plan) -> int:
-    """How often a learning rate has to be found."""
-    if "lr" in plan.options or SAMPLERS.named(plan.sampler).full_batch:
+    """How often a learning rate has to be searched for."""
+    if "lr" in plan.options or SAMPLERS.named(plan.sampler).full_batch or by_noise(plan):
         return 0
     return len(LADDER) if plan.temperature == "auto" else 1
 
@@ -152,7 +163,7 @@ def warm_steps(plan: Plan) -> int | None:
     """The most steps that the first phase of the warm start may take, if a limit is given."""
     if plan.limit is None or plan.pace is None:
         return None
-    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.limit / (_SECOND_PHASE * plan.pace["warm"])))
+    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.limit / (SECOND_PHASE * plan.pace["warm"])))
 
 
 def steps_left(plan: Plan, warm: int, at_rates: int) -> int:

@@ -96,7 +96,7 @@ def settle(
     engine: Engine,
     posterior: Posterior,
     burnt: BurnIn,
-    scales_at: Callable[[Sequence[Weights]], list[list[Tensor]] | None],
+    metrics_at: Callable[[Sequence[Weights]], list[list[Tensor]] | None],
     *,
     name: str,
     stores: StageStores,
@@ -111,9 +111,9 @@ def settle(
         store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
         names = list(posterior.trainable_parameters())
         chains = list(burnt.checkpoints.values())
-        scales = scales_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
-        for each, own in zip(chains, scales, strict=True) if scales is not None else ():
-            each.tensors.update({f"state/{n}/metric": s.sqrt().cpu() for n, s in zip(names, own, strict=True)})
+        metrics = metrics_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
+        for each, own in zip(chains, metrics, strict=True) if metrics is not None else ():
+            each.tensors.update({f"state/{n}/metric": m.cpu() for n, m in zip(names, own, strict=True)})
         falling = {"adapt_steps": steps, "held": 0.0, "window": 0}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
