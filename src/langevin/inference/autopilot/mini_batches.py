@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from langevin.core.batches import Batches, LoaderBatches
+from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of
+from langevin.core.devices import on_device
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Weights
 from langevin.inference.one_chain import OneChain
@@ -108,22 +109,24 @@ def measure_noise(
     make = sampler_factory("SGHMC", {"lr": 1e-12})
     chain = OneChain(posterior, [0], [weights], batches, make, None, seed=seed)
     theta = [p.detach().clone() for p in chain.params]
+    size, examples = _sizes(batches)
     spent = 0
 
-    def gradients(values: list[Tensor], size: int, which: int) -> list[Tensor]:
+    def gradients(values: list[Tensor], batch: Batch) -> list[Tensor]:
         nonlocal spent
-        spent += size
-        batch: Any = chain._fetch() if loader else fetch_probe(chain, size, which)
+        spent += batch_size_of(batch[1])
         return [posterior.num_data * g for g in gradients_at(chain, values, batch)]
 
-    loader = isinstance(batches, LoaderBatches)
-    size = getattr(batches, "batch_size", 1) or 1
-    direction, curvature = _stiffest(chain, theta, metric, gradients, size)
+    def fetch(count: int, which: int) -> Batch:
+        return _next(chain) if isinstance(batches, LoaderBatches) else fetch_probe(chain, count, which)
+
+    some = fetch(examples, 1)
+    direction, curvature = _stiffest(theta, metric, lambda values: gradients(values, some))
     squares = [torch.zeros_like(t, dtype=torch.float64) for t in theta]
     along = 0.0
     for number in range(1, _PAIRS + 1):
         chain.step = number
-        pair = [gradients(theta, size, which) for which in (0, 1)]
+        pair = [gradients(theta, fetch(size, which)) for which in (0, 1)]
         difference = [m * (a - b) for m, a, b in zip(metric, *pair, strict=True)]
         for total, d in zip(squares, difference, strict=True):
             total += d.double().square() / (2 * _PAIRS)
@@ -133,22 +136,30 @@ def measure_noise(
     return Noise(float(sum(total.sum() for total in squares)) / count, by_tensor, along, curvature, spent)
 
 
+def _sizes(batches: Batches) -> tuple[int, int]:
+    """Examples of a mini-batch, and of a second derivative."""
+    size = int(getattr(batches, "batch_size", 1))
+    return size, min(max(size, _EXAMPLES), batches.num_data or size)
+
+
+def _next(chain: OneChain) -> Batch:
+    """Of a DataLoader."""
+    x, y = on_device(chain.batches.fetch(chain.numbers[0], chain.step), chain.params[0].device)
+    return x, y
+
+
 def _stiffest(
-    chain: OneChain, theta: list[Tensor], metric: Sequence[Tensor], gradients: Any, size: int
+    theta: list[Tensor], metric: Sequence[Tensor], gradients: Callable[[list[Tensor]], list[Tensor]]
 ) -> tuple[list[Tensor], float]:
     """The direction of the largest curvature, of length 1 in the metric, and that curvature, by power iteration."""
-    examples = size if isinstance(chain.batches, LoaderBatches) else max(size, _EXAMPLES)
-    examples = min(examples, chain.batches.num_data or examples)
-    start = gradients(theta, examples, 0)
+    start = gradients(theta)
     direction = _unit([m * g for m, g in zip(metric, start, strict=True)])
     length = _DIFFERENCE * math.sqrt(_dot(theta, theta) / sum(t.numel() for t in theta)) or _DIFFERENCE
     curvature = 0.0
     for _ in range(_POWER_ITERATIONS):
         move = [m * v for m, v in zip(metric, direction, strict=True)]
         step = length / max(math.sqrt(_dot(move, move)), _TINY)
-        plus, minus = (
-            gradients([t + sign * step * d for t, d in zip(theta, move, strict=True)], examples, 1) for sign in (1, -1)
-        )
+        plus, minus = (gradients([t + sign * step * d for t, d in zip(theta, move, strict=True)]) for sign in (1, -1))
         image = [m * (a - b) / (2 * step) for m, a, b in zip(metric, plus, minus, strict=True)]
         curvature = max(curvature, abs(_dot(direction, image)))
         direction = _unit(image)
