@@ -25,17 +25,16 @@ def test_no_tensor_is_hotter_than_the_tolerance(temperature, found) -> None:
     """Whatever the budget; and friction by the rule D ≥ ℓ²n/(2·tol·T), of which tanh(D/2) is the exact form."""
     for steps in (100, 10_000, 10**8):
         tuned = tune(found, temperature, steps)
-        assert tuned.mean < 1.11
-        assert tuned.hottest < 1.21
+        assert tuned.mean <= tuned.hottest < 1.1
         assert 0.36 < tuned.momentum < 0.901
-        assert tuned.lr**2 * found.curvature / 4 < 0.1001
+        assert tuned.lr**2 * found.curvature / 4 < 0.02501
         assert -math.log(tuned.momentum) > 0.99 * tuned.lr**2 * found.mean / (2 * 0.1 * temperature)
 
 
 def test_a_long_run_keeps_the_stiffest_direction_too() -> None:
     short, long = (tune(noise(), 1.0, steps) for steps in (1000, 10**7))
     assert short.stiffest > 5
-    assert long.stiffest < 1.4  # 0.2 by noise, 0.1 by the step
+    assert long.stiffest < 1.2
     assert long.lr < short.lr
 
 

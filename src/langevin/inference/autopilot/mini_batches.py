@@ -5,9 +5,9 @@ D = −log(momentum), λ a curvature and n = N² Var(g) the noise of the gradien
 
     T̂ = (T + q n)/(1 − ℓ²λ/4),    q = (ℓ²/4) coth(D/2),
 
-and chains relax, where it is 1, in about 1/(2q) steps. So ℓ²λ/4 is at most the tolerance along the stiffest direction,
-which bounds the energy error of a step, and q is at most what heats the mean over weights by the tolerance, and no
-tensor by twice that. Along the stiffest direction n is much larger, since the noise of gradients has the shape of the
+and chains relax, where it is 1, in about 1/(2q) steps. So ℓ²λ/4 is at most a quarter of the tolerance along the
+stiffest direction, which bounds the energy error of a step, and q is at most what heats the hottest tensor by the rest.
+Along the stiffest direction n is much larger, since the noise of gradients has the shape of the
 curvature, and no diagonal metric mends that (a thermostat neither: its friction is by weight). A rate that keeps this
 direction within twice the tolerance too is some hundred times smaller, so it is taken only if the budget has the steps
 for it: q is as small as some relaxation times within the budget allow, and what is to be expected is said.
@@ -32,8 +32,9 @@ from langevin.inference.probe import fetch_probe, gradients_at
 from langevin.inference.steppers import sampler_factory
 
 TOLERANCE = 0.1
-_STIFFEST = 2.0  # tolerances of the stiffest direction, and of a tensor
-_RELAXATIONS = 10.0  # within the budget, to be slower than the mean over weights allows
+_STIFFEST = 2.0  # tolerances of the stiffest direction
+_BY_STEP = 0.25  # of the tolerance, for the energy error; the rest is for noise
+_RELAXATIONS = 10.0  # within the budget, to be slower than the hottest tensor allows
 _MOMENTUM = (0.37, 0.9)  # D from 1 to 0.1: beyond 1 friction only slows the chain down
 _PAIRS = 12  # of gradients
 _POWER_ITERATIONS = 6
@@ -74,11 +75,11 @@ def tune(
 ) -> Tuned:
     """For a budget of so many steps of a chain; `momentum`, if it is given."""
     name = max(noise.by_tensor, key=lambda each: noise.by_tensor[each])
-    allowed = tolerance * temperature
-    by_mean = allowed / max(noise.mean, noise.by_tensor[name] / _STIFFEST, _TINY)
+    allowed = (1 - _BY_STEP) * tolerance * temperature
+    by_tensor = allowed / max(noise.by_tensor[name], _TINY)
     by_stiffest = _STIFFEST * allowed / max(noise.stiffest, _TINY)
-    q = min(by_mean, max(by_stiffest, _RELAXATIONS / (2 * steps)))
-    squared = 4 * tolerance / max(noise.curvature, 1.0)  # ℓ², by the curvature
+    q = min(by_tensor, max(by_stiffest, _RELAXATIONS / (2 * steps)))
+    squared = 4 * _BY_STEP * tolerance / max(noise.curvature, 1.0)  # ℓ², by the curvature
     if momentum is None:
         least, most = (math.tanh(-math.log(m) / 2) for m in reversed(_MOMENTUM))
         friction = min(max(squared / (4 * q), least), most)  # tanh(D/2)
