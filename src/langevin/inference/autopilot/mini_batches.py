@@ -5,9 +5,9 @@ D = −log(momentum), λ a curvature and n = N² Var(g) the noise of the gradien
 
     T̂ = (T + q n)/(1 − ℓ²λ/4),    q = (ℓ²/4) coth(D/2),
 
-and chains relax, where it is 1, in about 1/(2q) steps. So ℓ²λ/4 is at most the tolerance along the stiffest direction,
-which bounds the energy error of a step, and q is at most what heats the mean over weights by the tolerance, and no
-tensor by twice that. Along the stiffest direction n is much larger, since the noise of gradients has the shape of the
+and chains relax, where it is 1, in about 1/(2q) steps. So ℓ²λ/4 is at most a quarter of the tolerance along the
+stiffest direction, which bounds the energy error of a step, and q is at most what heats the hottest tensor by the rest.
+Along the stiffest direction n is much larger, since the noise of gradients has the shape of the
 curvature, and no diagonal metric mends that (a thermostat neither: its friction is by weight). A rate that keeps this
 direction within twice the tolerance too is some hundred times smaller, so it is taken only if the budget has the steps
 for it: q is as small as some relaxation times within the budget allow, and what is to be expected is said.
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from langevin.core.batches import Batches, LoaderBatches
+from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of
+from langevin.core.devices import on_device
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Weights
 from langevin.inference.one_chain import OneChain
@@ -31,8 +32,9 @@ from langevin.inference.probe import fetch_probe, gradients_at
 from langevin.inference.steppers import sampler_factory
 
 TOLERANCE = 0.1
-_STIFFEST = 2.0  # tolerances of the stiffest direction, and of a tensor
-_RELAXATIONS = 10.0  # within the budget, to be slower than the mean over weights allows
+_STIFFEST = 2.0  # tolerances of the stiffest direction
+_BY_STEP = 0.25  # of the tolerance, for the energy error; the rest is for noise
+_RELAXATIONS = 10.0  # within the budget, to be slower than the hottest tensor allows
 _MOMENTUM = (0.37, 0.9)  # D from 1 to 0.1: beyond 1 friction only slows the chain down
 _PAIRS = 12  # of gradients
 _POWER_ITERATIONS = 6
@@ -73,11 +75,11 @@ def tune(
 ) -> Tuned:
     """For a budget of so many steps of a chain; `momentum`, if it is given."""
     name = max(noise.by_tensor, key=lambda each: noise.by_tensor[each])
-    allowed = tolerance * temperature
-    by_mean = allowed / max(noise.mean, noise.by_tensor[name] / _STIFFEST, _TINY)
+    allowed = (1 - _BY_STEP) * tolerance * temperature
+    by_tensor = allowed / max(noise.by_tensor[name], _TINY)
     by_stiffest = _STIFFEST * allowed / max(noise.stiffest, _TINY)
-    q = min(by_mean, max(by_stiffest, _RELAXATIONS / (2 * steps)))
-    squared = 4 * tolerance / max(noise.curvature, 1.0)  # ℓ², by the curvature
+    q = min(by_tensor, max(by_stiffest, _RELAXATIONS / (2 * steps)))
+    squared = 4 * _BY_STEP * tolerance / max(noise.curvature, 1.0)  # ℓ², by the curvature
     if momentum is None:
         least, most = (math.tanh(-math.log(m) / 2) for m in reversed(_MOMENTUM))
         friction = min(max(squared / (4 * q), least), most)  # tanh(D/2)
@@ -108,22 +110,24 @@ def measure_noise(
     make = sampler_factory("SGHMC", {"lr": 1e-12})
     chain = OneChain(posterior, [0], [weights], batches, make, None, seed=seed)
     theta = [p.detach().clone() for p in chain.params]
+    size, examples = _sizes(batches)
     spent = 0
 
-    def gradients(values: list[Tensor], size: int, which: int) -> list[Tensor]:
+    def gradients(values: list[Tensor], batch: Batch) -> list[Tensor]:
         nonlocal spent
-        spent += size
-        batch: Any = chain._fetch() if loader else fetch_probe(chain, size, which)
+        spent += batch_size_of(batch[1])
         return [posterior.num_data * g for g in gradients_at(chain, values, batch)]
 
-    loader = isinstance(batches, LoaderBatches)
-    size = getattr(batches, "batch_size", 1) or 1
-    direction, curvature = _stiffest(chain, theta, metric, gradients, size)
+    def fetch(count: int, which: int) -> Batch:
+        return _next(chain) if isinstance(batches, LoaderBatches) else fetch_probe(chain, count, which)
+
+    some = fetch(examples, 1)
+    direction, curvature = _stiffest(theta, metric, lambda values: gradients(values, some))
     squares = [torch.zeros_like(t, dtype=torch.float64) for t in theta]
     along = 0.0
     for number in range(1, _PAIRS + 1):
         chain.step = number
-        pair = [gradients(theta, size, which) for which in (0, 1)]
+        pair = [gradients(theta, fetch(size, which)) for which in (0, 1)]
         difference = [m * (a - b) for m, a, b in zip(metric, *pair, strict=True)]
         for total, d in zip(squares, difference, strict=True):
             total += d.double().square() / (2 * _PAIRS)
@@ -133,22 +137,30 @@ def measure_noise(
     return Noise(float(sum(total.sum() for total in squares)) / count, by_tensor, along, curvature, spent)
 
 
+def _sizes(batches: Batches) -> tuple[int, int]:
+    """Examples of a mini-batch, and of a second derivative."""
+    size = int(getattr(batches, "batch_size", 1))
+    return size, min(max(size, _EXAMPLES), batches.num_data or size)
+
+
+def _next(chain: OneChain) -> Batch:
+    """Of a DataLoader."""
+    x, y = on_device(chain.batches.fetch(chain.numbers[0], chain.step), chain.params[0].device)
+    return x, y
+
+
 def _stiffest(
-    chain: OneChain, theta: list[Tensor], metric: Sequence[Tensor], gradients: Any, size: int
+    theta: list[Tensor], metric: Sequence[Tensor], gradients: Callable[[list[Tensor]], list[Tensor]]
 ) -> tuple[list[Tensor], float]:
     """The direction of the largest curvature, of length 1 in the metric, and that curvature, by power iteration."""
-    examples = size if isinstance(chain.batches, LoaderBatches) else max(size, _EXAMPLES)
-    examples = min(examples, chain.batches.num_data or examples)
-    start = gradients(theta, examples, 0)
+    start = gradients(theta)
     direction = _unit([m * g for m, g in zip(metric, start, strict=True)])
     length = _DIFFERENCE * math.sqrt(_dot(theta, theta) / sum(t.numel() for t in theta)) or _DIFFERENCE
     curvature = 0.0
     for _ in range(_POWER_ITERATIONS):
         move = [m * v for m, v in zip(metric, direction, strict=True)]
         step = length / max(math.sqrt(_dot(move, move)), _TINY)
-        plus, minus = (
-            gradients([t + sign * step * d for t, d in zip(theta, move, strict=True)], examples, 1) for sign in (1, -1)
-        )
+        plus, minus = (gradients([t + sign * step * d for t, d in zip(theta, move, strict=True)]) for sign in (1, -1))
         image = [m * (a - b) / (2 * step) for m, a, b in zip(metric, plus, minus, strict=True)]
         curvature = max(curvature, abs(_dot(direction, image)))
         direction = _unit(image)

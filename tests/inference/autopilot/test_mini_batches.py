@@ -1,0 +1,117 @@
+"""SGHMC with mini-batches by autopilot: metric, rate and momentum by the noise of gradients."""
+
+import math
+
+import pytest
+import torch
+
+import langevin as lv
+from langevin.core.batches import as_batches
+from langevin.inference.autopilot import autopilot, warm_start
+from langevin.inference.autopilot.begin import most_full_batches
+from langevin.inference.autopilot.mini_batches import Noise, measure_noise, tune
+from tests.inference.autopilot.test_autopilot import Killed, draws, exact, linear_posterior, regression
+
+CPU = torch.device("cpu")
+
+
+def noise(mean=20.0, worst=30.0, stiffest=5000.0, curvature=300.0) -> Noise:
+    return Noise(mean, {"weight": mean, "bias": worst}, stiffest, curvature, 0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 0.1, 0.03])
+@pytest.mark.parametrize("found", [noise(), noise(worst=200.0), noise(mean=1e-9, worst=1e-9, stiffest=1e-9)])
+def test_no_tensor_is_hotter_than_the_tolerance(temperature, found) -> None:
+    """Whatever the budget; and friction by the rule D ≥ ℓ²n/(2·tol·T), of which tanh(D/2) is the exact form."""
+    for steps in (100, 10_000, 10**8):
+        tuned = tune(found, temperature, steps)
+        assert tuned.mean <= tuned.hottest < 1.1
+        assert 0.36 < tuned.momentum < 0.901
+        assert tuned.lr**2 * found.curvature / 4 < 0.02501
+        assert -math.log(tuned.momentum) > 0.99 * tuned.lr**2 * found.mean / (2 * 0.1 * temperature)
+
+
+def test_a_long_run_keeps_the_stiffest_direction_too() -> None:
+    short, long = (tune(noise(), 1.0, steps) for steps in (1000, 10**7))
+    assert short.stiffest > 5
+    assert long.stiffest < 1.2
+    assert long.lr < short.lr
+
+
+def test_a_given_momentum_is_kept() -> None:
+    assert tune(noise(), 0.1, 1000, momentum=0.8).momentum == 0.8
+
+
+def test_the_noise_of_a_linear_model_is_its_own() -> None:
+    """N²Var(g) of linear regression, per weight and along the stiffest direction, whose curvature is known."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 4.0], dtype=torch.float64)
+    y = x.sum(1, keepdim=True) + 0.5 * torch.randn(2000, 1, generator=generator, dtype=torch.float64)
+    model = torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    likelihood = lv.likelihoods.Gaussian(0.5).double()
+    posterior = lv.Posterior(model, likelihood, lv.priors.Gaussian(1.0), num_data=2000)
+    weights = {"weight": torch.ones(1, 2, dtype=torch.float64)}
+    metric = [torch.tensor([[0.5, 0.25]], dtype=torch.float64)]
+    found = measure_noise(posterior, as_batches((x, y), 20, 0, CPU), weights, metric, seed=3)
+    each = (x * (x.sum(1, keepdim=True) - y) / 0.25 * metric[0]).var(0)
+    expected = 2000**2 / 20 * (1 - 20 / 2000) * each
+    assert found.mean == pytest.approx(float(expected.mean()), rel=0.6)  # twelve pairs: 2/√12
+    assert found.curvature == pytest.approx(2000 / 0.25, rel=0.3)  # A λ of the second weight, by 256 examples
+    assert found.stiffest == pytest.approx(float(expected[1]), rel=1.0)
+
+
+def test_full_batches_that_a_multiple_does_not_pay_for_are_small() -> None:
+    assert most_full_batches(1437, 1.0) < 400 < most_full_batches(1437, 20.0)
+
+
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(warm_start, "STEPS", 300)
+    monkeypatch.setattr(warm_start, "EPOCHS", 1)
+
+
+OPTIONS = {"batch_size": 40, "chains": 2, "progress": False, "mode": "sequential", "compile": False}
+
+
+def test_the_posterior_of_a_linear_model(monkeypatch) -> None:
+    quick(monkeypatch)
+    run = lv.sample(linear_posterior(), regression(), budget="6000 steps", seed=1, **OPTIONS)
+    mean, covariance = exact(*regression())
+    spread = covariance.diagonal().sqrt()
+    assert ((draws(run).mean(0) - mean).abs() < 0.5 * spread).all()
+    assert ((draws(run).std(0) / spread - 1).abs() < 0.35).all()
+    assert "metric: by the Fisher information" in str(run.tuning)
+    assert "after burn-in (expected temperature" in str(run.tuning)
+
+
+def test_all_gradients_are_counted_and_within_the_multiple(monkeypatch) -> None:
+    monkeypatch.setattr(warm_start, "STEPS", 2000)
+    run = lv.sample(linear_posterior(), regression(), temperature="auto", budget="2x", **OPTIONS)
+    spent = run.manifest["autopilot"]["example_gradients"]
+    assert list(spent) == ["warm start", "metric and rate", "temperature", "burn-in", "sampling"]
+    assert sum(spent.values()) <= 3.1 * spent["warm start"]
+
+
+@pytest.mark.parametrize("stage", ["burn-in-0.3", "trial-0.1", "cut"])
+def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -> None:
+    quick(monkeypatch)
+
+    def sample(out) -> lv.Run:
+        return lv.sample(linear_posterior(), regression(), temperature="auto", budget="1600 steps", out=out, **OPTIONS)
+
+    whole = sample(tmp_path / "whole")
+    real = autopilot.stages.advance
+
+    def dies(engine, store, until, **options):
+        real(engine, store, until, **options)
+        if str(store.path).endswith(stage):
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot.stages, "advance", dies)
+        with pytest.raises(Killed):
+            sample(tmp_path / "cut")
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+    assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
+    spent = [run.manifest["autopilot"]["example_gradients"] for run in (again, whole)]
+    assert spent[0] == spent[1]
