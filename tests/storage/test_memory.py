@@ -49,7 +49,7 @@ def temporary(tmp_path, monkeypatch):
 
 def named_directory(capsys):
     """Where the message about an interrupted run says that it is."""
-    (path,) = re.findall(r"resume from (.*)\.$", capsys.readouterr().err, re.MULTILINE)
+    (path,) = re.findall(r"resume from (\S+): lv\.resume\(.*\)\.$", capsys.readouterr().err, re.MULTILINE)
     return Path(path)
 
 

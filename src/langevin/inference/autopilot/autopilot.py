@@ -100,6 +100,7 @@ class Autopilot:
     # stages
 
     def _warm_start(self) -> WarmStart:
+        self._enter("warm start")
         if self.init is not None or self._about.get("given_start"):
             return self._given_start()
         warm = run_warm_start(
@@ -182,6 +183,7 @@ class Autopilot:
                 self._decide("burn-in", 0, f"lr = {rate['lr']:.3g}, a quarter of the one before", why)
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
+        self._enter("burn-in")
         engine = self._engine(self.plan.stage_seed(2), temperature)
         total = self._affordable(warm, engine)
         settles = self.plan.sampler == "MCLMC"
@@ -235,6 +237,7 @@ class Autopilot:
         key = "" if temperature is None else f"{temperature:g}"
         if key in rates or "lr" in options or kind.full_batch:
             return
+        self._enter("search for the rate")
         steps = budgets.rate_steps(self.plan)
         found = find_lr(
             self._sampled,
@@ -361,7 +364,8 @@ class Autopilot:
         if steps < budgets.FEWEST_STEPS:
             warnings.warn(
                 f"The budget allows {steps} steps of each chain, too few for burn-in and samples: "
-                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one.",
+                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one, such as "
+                f'budget="{10 * budgets.FEWEST_STEPS} steps".',
                 stacklevel=2,
             )
             steps = budgets.FEWEST_STEPS
@@ -370,6 +374,12 @@ class Autopilot:
         return steps
 
     # words
+
+    def _enter(self, stage: str) -> None:
+        """Note in which stage the run is, for those who ask for its status."""
+        if self._about.get("stage") != stage:
+            self._about["stage"] = stage
+            self.store.write_manifest()
 
     def _stage(self, name: str) -> bool:
         """Note that a stage is complete; False if that was noted before."""
