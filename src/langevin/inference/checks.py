@@ -247,7 +247,7 @@ def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> Non
         posterior.likelihood.check(posterior.model, x, y)
     validate = getattr(posterior.likelihood, "validate", None)
     if validate is not None:
-        targets = batches.targets()
+        targets = batches.y if isinstance(batches, TensorBatches) else batches.targets()
         validate(call(posterior.model, x), y if targets is None else targets)
 
 

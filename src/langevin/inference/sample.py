@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -279,6 +280,7 @@ def _by_autopilot(
     **others: Any,
 ) -> Run:
     """Everything that was not given is chosen."""
+    since = time.perf_counter()
     if given := [name for name, value in refused.items() if value is not None]:
         raise ValueError(
             f"{given[0]} belongs to a run whose sampler, lr and steps are given: lv.sample(posterior, data, lv.SGHMC, "
@@ -309,7 +311,7 @@ def _by_autopilot(
         budget=budget,
         steps=steps,
     )
-    store = begin(posterior, data, plan, out=out, init=init, chains_given=chains is not None, **others)
+    store = begin(posterior, data, plan, out=out, init=init, chains_given=chains is not None, since=since, **others)
     return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
 
 

@@ -99,15 +99,16 @@ def begin(
     tags: Mapping[str, Any] | None,
     init: Init = None,
     chains_given: bool = False,
+    since: float | None = None,
 ) -> SampleStore:
-    """A new run, from the first stage to the last."""
+    """A new run, from the first stage to the last; its time counts from `since`, of `time.perf_counter()`."""
     refuse_incompatible_layers(posterior)
     size: Any = "full" if plan.full_batch else plan.batch_size
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)
     remark_on_data(posterior, batches, stacklevel=5)
     with checks.preserve_rng_state():
-        plan = within_time(copy.deepcopy(posterior), data, plan, chains_given=chains_given)
+        plan = within_time(copy.deepcopy(posterior), data, plan, chains_given=chains_given, since=since)
     settings = stages.settings_of(plan.chains, plan.seed, size, thin=1, measure_temperature=True)
     known = {"temperature": 1.0, "lr": 1e-3} if plan.temperature == "auto" or not plan.full_batch else {}
     options = {name: value for name, value in plan.options.items() if value != "auto"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,7 +19,10 @@ import torch
 from langevin.core.batches import as_batches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
+from langevin.inference import traced
 from langevin.inference.autopilot import stages
+from langevin.inference.autopilot.data_parts import DataParts
+from langevin.inference.autopilot.evaluate import Evaluation, stack
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.temperature import LADDER
 from langevin.inference.autopilot.warm_start import adamw, default_batch_size
@@ -27,7 +31,7 @@ from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of
 from langevin.inference.starts import starting_weights
 from langevin.inference.steppers import OptimizerFactory, sampler_factory
-from langevin.inference.trial import seconds_per_step
+from langevin.inference.trial import lasting_pace
 from langevin.samplers import SAMPLERS
 
 FEWEST_STEPS = 400  # of each chain, for burn-in and samples
@@ -35,25 +39,40 @@ RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _FEWEST_WARM = 100  # steps of the first phase
 _RATES = 8  # that are tried, usually
-_RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
+_RATE_GRADIENTS = 1.8  # steps that one at a rate takes as long as: some are for readings
 _WARM_SHARE, _RATE_SHARE = 1 / 3, 0.2
 _SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
-_RESERVE = 0.9  # the rest is for looks, readings and files
+_RESERVE = 0.93  # the rest is for readings, files and the verdict
+_LOOKS, _LOOKS_IN_BURN_IN = 400, 130  # at all chains: in the warm start and in sampling; in a burn-in
+_TIMED = 0.01  # of the time, for each kind of step
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a step: of the warm start and of the sampler, all chains, and of the sampler with one chain."""
+    """Seconds of a step: of the warm start and of the sampler, all chains, and of the sampler with one chain.
+
+    `first` are those that the first steps of a stage take more, together (`lasting_pace`).
+    """
 
     warm: float
     sampling: float
     alone: float
+    warm_first: float = 0.0
+    sampling_first: float = 0.0
+    look: float = 0.0  # at the watched examples, with the weights of all chains
+    spent: float = 0.0  # before the first stage
 
     def least(self, chains: float, rates: int) -> float:
         """Seconds that this share of the chains, and this number of searches for a rate, take at least."""
-        warm = _SECOND_PHASE * _FEWEST_WARM * self.warm
+        warm = _SECOND_PHASE * _FEWEST_WARM * (self.warm + self.warm_first / traced.FIRST)
+        steps = FEWEST_STEPS * (self.sampling + self.sampling_first / traced.FIRST)
         search = rates * _RATES * _FEWEST_RATE_STEPS * _RATE_GRADIENTS * self.alone
-        return (chains * (warm + FEWEST_STEPS * self.sampling) + search) / _RESERVE
+        return (chains * (warm + steps) + search) / _RESERVE + self.spent
+
+    def of(self, share: float) -> Pace:
+        """With this share of the chains."""
+        names = ("warm", "sampling", "warm_first", "sampling_first", "look")
+        return replace(self, **{name: share * getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -92,11 +111,15 @@ class Budget:
         return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
 
 
-def within_time(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bool) -> Plan:
-    """A plan that keeps a time: with the pace of this machine, and fewer chains if all would take too long."""
+def within_time(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bool, since: float | None = None) -> Plan:
+    """A plan that keeps a time: with the pace of this machine, and fewer chains if all would take too long.
+
+    `since`: when the time began, by `time.perf_counter()`.
+    """
     if plan.seconds is None:
         return plan
     pace = measured_pace(posterior, data, plan)
+    pace = pace if since is None else replace(pace, spent=time.perf_counter() - since)
     rates = searches(plan)
     chains = plan.chains
     while not chains_given and chains > 1 and pace.least(chains / plan.chains, rates) > plan.seconds:
@@ -113,7 +136,7 @@ def within_time(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bo
     if chains < plan.chains:
         why = f"{plan.why}; {plan.chains} chains would take {_in_words(pace.least(1, rates))} at least"
         plan = replace(plan, chains=chains, why=why)
-        pace = replace(pace, warm=share * pace.warm, sampling=share * pace.sampling)
+        pace = pace.of(share)
     return replace(plan, pace=asdict(pace))
 
 
@@ -144,7 +167,11 @@ def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     assert plan.seconds is not None
     assert plan.pace is not None
     pace = Pace(**plan.pace)
-    spent = warm * pace.warm + at_rates * _RATE_GRADIENTS * pace.alone
+    spent = pace.spent + warm * pace.warm + 2 * pace.warm_first + at_rates * _RATE_GRADIENTS * pace.alone
+    burn_ins = len(LADDER) if plan.temperature == "auto" else 1
+    stages_of_burn_in = 1 + (plan.sampler == "MCLMC") + (plan.temperature == "auto")
+    spent += (1 + burn_ins * stages_of_burn_in) * pace.sampling_first
+    spent += (_LOOKS + burn_ins * _LOOKS_IN_BURN_IN) * pace.look
     return max(int((_RESERVE * plan.seconds - spent) / pace.sampling), FEWEST_STEPS)
 
 
@@ -169,14 +196,30 @@ def measured_pace(posterior: Posterior, data: Any, plan: Plan) -> Pace:
     options = {name: value for name, value in plan.options.items() if value != "auto"}
     known = {} if plan.full_batch else {"lr": 1e-12}
     sampled = engine(size, sampler_factory(plan.sampler, known | options), make_batches(data, size, plan.seed, device))
-    alone = seconds_per_step(sampled.build([0], starts[:1]))
-    return Pace(_all_chains(trained, starts, plan.mode), _all_chains(sampled, starts, plan.mode), alone)
+    assert plan.seconds is not None
+    timed = _TIMED * plan.seconds
+    alone, _ = lasting_pace(sampled.build([0], starts[:1]), timed)
+    warm, warm_first = _all_chains(trained, starts, plan.mode, timed)
+    sampling, sampling_first = _all_chains(sampled, starts, plan.mode, timed)
+    look = 0.0 if loader else _seconds_of_a_look(posterior, data, plan, starts)
+    return Pace(warm, sampling, alone, warm_first, sampling_first, look)
 
 
-def _all_chains(engine: Engine, starts: Sequence[Weights], mode: str) -> float:
+def _all_chains(engine: Engine, starts: Sequence[Weights], mode: str, timed: float) -> tuple[float, float]:
     engine.choose_mode(mode, list(starts), False)
     groups = engine.groups(dict.fromkeys(range(engine.settings.chains), 0))
-    return seconds_per_step(engine.build(groups[0], [starts[c] for c in groups[0]])) * len(groups)
+    step, first = lasting_pace(engine.build(groups[0], [starts[c] for c in groups[0]]), timed)
+    return step * len(groups), first * len(groups)
+
+
+def _seconds_of_a_look(posterior: Posterior, data: Any, plan: Plan, starts: Sequence[Weights]) -> float:
+    parts = DataParts.of(data, as_batches(data, 1, plan.seed, device_of(posterior)), plan.seed)
+    evaluation, stacked, times = Evaluation(posterior, parts.watched), stack(list(starts)), []
+    for _ in range(3):
+        start = time.perf_counter()
+        evaluation(stacked)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[1]
 
 
 def _in_words(seconds: float) -> str:
