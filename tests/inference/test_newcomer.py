@@ -131,3 +131,28 @@ def test_a_nan_in_one_row_names_the_row(kind):
     with pytest.raises(lv.DivergenceError, match=f"The input of example {where} has NaN") as caught:
         lv.sample(toy_posterior(), data, lv.SGLD, lr=1e-3, **steps, **options)
     assert "smaller lr" not in str(caught.value)
+
+
+def test_a_pair_is_told_how_to_be_predicted_and_evaluated():
+    run, (x, y) = draw(), toy_data()
+    for pair in ((x, y), [x, y], (x[0], y[0])):
+        with pytest.raises(
+            ValueError, match=r"given a (tuple|list) of 2.*run.predict\(x\); lv.evaluate\(run, \(x, y\)\)"
+        ):
+            run.predict(pair)
+
+
+def test_several_quantiles_are_asked_for_one_by_one():
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(1.0), num_data=60)
+    x = toy_data()[0]
+    prediction = lv.sample(posterior, (x, x[:, :1]), lv.SGLD, lr=1e-3, steps=20, progress=False).predict(x)
+    for wrong in (torch.tensor([0.1, 0.9]), [0.1, 0.9]):
+        with pytest.raises(ValueError, match=r"one number.*torch.stack\(\[prediction.quantile\(q\) for q in"):
+            prediction.quantile(wrong)
+        with pytest.raises(ValueError, match=r"Write interval\(0.9\)"):
+            prediction.interval(wrong)
+
+
+def test_the_last_layer_of_laplace_is_an_option():
+    with pytest.raises(ValueError, match=r'Laplace\("kfac", layers="last"\)'):
+        lv.Laplace("last layer")

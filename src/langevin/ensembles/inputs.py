@@ -33,6 +33,11 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
     if not isinstance(x, Tensor):
         x = tree_map(as_tensor, x)
     described = [leaf["tensor"] for leaf in _leaves_of(known)]
+    if len(described) == 1 and isinstance(x, tuple | list) and len(x) > 1:
+        raise ValueError(
+            f"predict takes the inputs alone, and this model takes one tensor; given a {type(x).__name__} of {len(x)}. "
+            f"Of a pair (x, y) of inputs and targets write run.predict(x); lv.evaluate(run, (x, y)) takes both."
+        )
     if len(described) == len(leaves) and any(
         leaf.ndim == len(one) - 1 for leaf, one in zip(leaves, described, strict=True)
     ):

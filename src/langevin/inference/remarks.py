@@ -35,7 +35,8 @@ def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -
 def _on_inputs(x: Any) -> str | None:
     if not (isinstance(x, Tensor) and x.is_floating_point() and x.dim() == 2 and len(x) > 1):
         return None
-    mean, spread = x.double().mean(0).abs(), x.double().std(0)
+    x = x.detach().double()
+    mean, spread = x.mean(0).abs(), x.std(0)
     worst = float(torch.maximum(mean, spread).max())
     if not math.isfinite(worst) or worst <= _FAR:
         return None

@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -93,7 +94,7 @@ def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tup
 
 def seconds_per_step(group: Chains) -> float:
     """The time of a step that nothing disturbs: the lower quartile of a few, of more if they are short."""
-    times = _times(group, 7)[2:]
+    times = _first_times(group)
     times += _times(group, min(_FEW, int(_SHORT / statistics.median(times))))
     return sorted(times)[len(times) // 4]
 
@@ -108,24 +109,33 @@ def lasting_pace(group: Chains, seconds: float) -> tuple[float, float]:
     if seconds < _SHORT or not (isinstance(group, StackedChains) and group.will_be_recorded):
         return first, 0.0
     group.step = traced.FIRST - 1
-    _, recording = _times(group, 2)
+    times = _times(group, 2)
+    recording = times[-1] if times else first
     later = _mean_time(group, seconds)
     return later, max(0.0, traced.FIRST * (first - later) + recording - later)
 
 
 def _mean_time(group: Chains, seconds: float) -> float:
     """The mean, so that a busy machine is timed as it is."""
-    times = _times(group, 7)[2:]
+    times = _first_times(group)
     times += _times(group, min(_MOST_TIMED, int(seconds / statistics.median(times))))
     return statistics.fmean(times)
 
 
+def _first_times(group: Chains) -> list[float]:
+    """Of five steps, after two that are slower."""
+    times = _times(group, 7)
+    return times[2:] or times or [1.0]
+
+
 def _times(group: Chains, steps: int) -> list[float]:
+    """Of so many steps; of fewer if the chains diverge, which the run itself will say."""
     times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        group.backward(whole=False)
-        group.advance()
-        synchronize(group.params[0].device)
-        times.append(time.perf_counter() - start)
+    with suppress(FloatingPointError):
+        for _ in range(steps):
+            start = time.perf_counter()
+            group.backward(whole=False)
+            group.advance()
+            synchronize(group.params[0].device)
+            times.append(time.perf_counter() - start)
     return times

@@ -38,7 +38,7 @@ class Weighted(nn.Module):
         return log_prob if weight is None else log_prob * weight.to(log_prob.dtype).reshape(log_prob.shape)
 
     def validate(self, output: Tensor, target: Any) -> None:
-        """Refuse data without weights, negative weights, weights of another number than the targets, and what the likelihood refuses."""
+        """Refuse data without a weight for every example, negative weights, and what the likelihood refuses."""
         y, weight = _parts(target)
         if weight is None:
             raise ValueError(
