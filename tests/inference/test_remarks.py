@@ -62,6 +62,11 @@ def binary(*last: nn.Module) -> lv.Posterior:
     [
         (classifier(), (X + 1000, LABELS), r"not standardized \(a column has mean or standard deviation 1e\+03\)"),
         (regression(), (X, torch.full((40, 1), 2.5)), r"All 40 targets are the same \(2.5\)"),
+        (
+            regression(),
+            (X, 1000 + 50 * X[:, :1]),
+            r"targets are not standardized \(mean 1e\+03.*multiply predictions by",
+        ),
         (classifier(), (X, torch.ones(40, dtype=torch.long)), r"All 40 targets are the same \(1\)"),
         (classifier(nn.Softmax(1)), (X, LABELS), "exceeds 0.58. Leave out the model's last softmax"),
         (binary(nn.Sigmoid()), (X, (LABELS == 0).float()[:, None]), "ends in a sigmoid"),

@@ -277,6 +277,8 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
         x, y = split_batch(tree_map(as_tensor, data))
         num_data = batch_size_of(y)
         return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], list):
+        raise ValueError(f"The targets are a list of {len(data[1])}; write torch.tensor(y).")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return DatasetBatches(data, _checked_size(batch_size, len(data)), seed)
     raise ValueError(
@@ -320,7 +322,10 @@ def split_batch(batch: Any) -> Batch:
         return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) >= 2:
         return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
-    raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
+    raise ValueError(
+        f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}. Write both as one "
+        f"argument: lv.sample(posterior, (x, y))."
+    )
 
 
 def stack_batches(batches: Sequence[Batch]) -> Batch:

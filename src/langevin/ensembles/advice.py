@@ -21,7 +21,7 @@ def with_call(finding: Finding, manifest: Mapping[str, Any], ess: float) -> Find
     about = manifest.get("autopilot")
     if not isinstance(about, Mapping) or not finding.advice.startswith(_LONGER):
         return finding
-    needed = ENOUGH_SAMPLES / ess if finding.about == "Effective sample size" and ess > 0 else 1.0
+    needed = ENOUGH_SAMPLES / ess if ess > 0 else 1.0
     times = int(min(max(2, math.ceil(1.2 * needed)), _MOST))
     if (call := _call(about, manifest, times, burn_in="burn-in" in finding.advice)) is None:
         return finding

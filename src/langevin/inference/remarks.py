@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import Batches, seeded
-from langevin.core.likelihoods import Bernoulli, Categorical, MultiLabel
+from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, MultiLabel, StudentT
 from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.inference.checks import preserve_rng_state
@@ -20,13 +20,14 @@ _FAR = 10.0  # mean or standard deviation of a column
 
 
 def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -> None:
-    """Warn of inputs that are not standardized, of targets that are all the same, and of probabilities as logits."""
+    """Warn of inputs or targets that are not standardized, of targets all the same, and of probabilities as logits."""
     beginning = batches.position()
     with preserve_rng_state():
         x, y = batches.fetch(0, 0)
         batches.rewind(0, 0, beginning)
         targets = batches.targets()
-        remarks = [_on_inputs(x), _on_targets(y if targets is None else targets), _on_outputs(posterior, x)]
+        targets = y if targets is None else targets
+        remarks = [_on_inputs(x), _on_targets(targets), _on_values(posterior, targets), _on_outputs(posterior, x)]
     for remark in remarks:
         if remark is not None:
             warnings.warn(remark, stacklevel=stacklevel + 1)
@@ -54,6 +55,21 @@ def _on_targets(y: Any) -> str | None:
     return (
         f"All {len(y)} targets are the same ({value}): there is nothing to learn from them. Check how they were read "
         f"or selected; a classifier needs examples of every class."
+    )
+
+
+def _on_values(posterior: Posterior, y: Any) -> str | None:
+    """Of real values that a network can hardly reach with weights of the prior's size."""
+    if not isinstance(posterior.likelihood, Gaussian | StudentT | HeteroscedasticGaussian) or not isinstance(y, Tensor):
+        return None
+    y = y.detach().double()
+    mean, spread = float(y.mean()), float(y.std()) if y.numel() > 1 else 0.0
+    if not max(abs(mean), spread) > _FAR:
+        return None
+    return (
+        f"The targets are not standardized (mean {mean:.3g}, standard deviation {spread:.3g}): a network whose weights "
+        f"have the size of the prior hardly reaches them. Sample with (y - y.mean()) / y.std(), and multiply "
+        f"predictions by y.std() and add y.mean()."
     )
 
 
