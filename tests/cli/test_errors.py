@@ -185,3 +185,14 @@ def test_an_interrupt_outside_of_the_loop_exits_with_130(monkeypatch):
 
     monkeypatch.setattr("langevin.storage.status.describe", interrupted)
     assert run("status", "run")[0] == 130
+
+
+def test_an_interrupted_stage_of_the_autopilot_exits_with_130_and_says_how_to_go_on(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("langevin.inference.autopilot.autopilot.run_warm_start", interrupted)
+    code, _, said = run("sample", "--model", "mlp", "--data", "digits", "--out", "run")
+    assert code == 130
+    assert said.splitlines()[-1] == "Stopped in the stage 'warm start'; resume from run: langevin resume run."
+    assert "autopilot, stage: warm start" in langevin("status", "run")

@@ -141,6 +141,21 @@ def test_example_weights_come_with_the_targets():
         likelihood.validate(model(x), (y, w[:5]))
     with pytest.raises(ValueError, match="0 or more"):
         likelihood.validate(model(x), (y, -w))
+    options = {"lr": 1e-2, "steps": 4, "batch_size": 2, "progress": False}
+    with pytest.raises(ValueError, match=r"these have none. Write data = \(x, \(y, w\)\)"):
+        lv.sample(posterior, (x, y), lv.SGLD, **options)
+    for position in range(0, 40, 13):  # whatever the first batch is
+        wrong = w.clone()
+        wrong[position] = -1.0
+        with pytest.raises(ValueError, match="0 or more"):
+            lv.sample(posterior, (x, (y, wrong)), lv.SGLD, **options)
+
+
+def test_parameters_outside_of_a_distributions_domain_are_a_sentence():
+    likelihood = lv.likelihoods.Distribution(lambda out: torch.distributions.Gamma(out[:, 0], 1.0))
+    with pytest.raises(ValueError, match=r"can't make a distribution.*functional.softplus\(out\)") as refused:
+        likelihood.validate(torch.zeros(500, 1), torch.ones(500))
+    assert len(str(refused.value)) < 600
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,21 @@ def test_what_a_page_shows_is_what_its_code_printed(name):
     assert tutorials.is_current(PAGES[name]), f"run `python docs/tutorials/run.py {name}`"
 
 
+_VERDICT = re.compile(r"^(?:.*; )?(good|warning|bad): T ", re.MULTILINE)
+_NOT_GOOD = {"images"}  # says so, and why
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_verdicts_that_a_page_shows_are_good(name):
+    """What a page samples for itself passes; the counter-examples of the page on reports are shown as tables."""
+    shown = re.findall(r"^```output\n(.*?)^```", PAGES[name].read_text(), re.DOTALL | re.MULTILINE)
+    levels = {level for text in shown for level in _VERDICT.findall(text)}
+    if name in _NOT_GOOD:
+        assert "The verdict is a warning, and it is right" in PAGES[name].read_text()
+    else:
+        assert levels <= {"good"}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_the_toy_size_is_of_code_that_is_there(name):
     assert tutorials.code_of(PAGES[name], toy=True) != tutorials.code_of(PAGES[name])

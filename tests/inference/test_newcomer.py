@@ -1,10 +1,15 @@
 """What a newcomer tried and found wanting: each is a sentence, or simply works."""
 
+import warnings
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import langevin as lv
+from langevin.errors import ConvergenceWarning
 from tests.helpers import toy_data, toy_model, toy_posterior
 
 
@@ -131,3 +136,61 @@ def test_a_nan_in_one_row_names_the_row(kind):
     with pytest.raises(lv.DivergenceError, match=f"The input of example {where} has NaN") as caught:
         lv.sample(toy_posterior(), data, lv.SGLD, lr=1e-3, **steps, **options)
     assert "smaller lr" not in str(caught.value)
+
+
+def test_a_pair_is_told_how_to_be_predicted_and_evaluated():
+    run, (x, y) = draw(), toy_data()
+    for pair in ((x, y), [x, y], (x[0], y[0])):
+        with pytest.raises(
+            ValueError, match=r"given a (tuple|list) of 2.*run.predict\(x\); lv.evaluate\(run, \(x, y\)\)"
+        ):
+            run.predict(pair)
+
+
+def test_several_quantiles_are_asked_for_one_by_one():
+    posterior = lv.Posterior(nn.Linear(4, 1), lv.likelihoods.Gaussian(1.0), num_data=60)
+    x = toy_data()[0]
+    prediction = lv.sample(posterior, (x, x[:, :1]), lv.SGLD, lr=1e-3, steps=20, progress=False).predict(x)
+    for wrong in (torch.tensor([0.1, 0.9]), [0.1, 0.9]):
+        with pytest.raises(ValueError, match=r"one number.*torch.stack\(\[prediction.quantile\(q\) for q in"):
+            prediction.quantile(wrong)
+        with pytest.raises(ValueError, match=r"Write interval\(0.9\)"):
+            prediction.interval(wrong)
+
+
+def test_the_last_layer_of_laplace_is_an_option():
+    with pytest.raises(ValueError, match=r'Laplace\("kfac", layers="last"\)'):
+        lv.Laplace("last layer")
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": lv.SGLD, "lr": 1e-3, "steps": 4}])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((toy_data()[0], np.array(["ill", "well"] * 30)), r"Number the labels: names, y = np.unique"),
+        ((toy_data()[0], ["ill", "well"] * 30), r"Number the labels: names, y = np.unique"),
+        ((toy_data()[0], [0, 1] * 30), r"targets are a list of 60; write torch.tensor\(y\)"),
+        (toy_data()[0], r"lv.sample\(posterior, \(x, y\)\)"),
+        ((toy_data()[0].double(), toy_data()[1]), r"convert the inputs: x.to\(torch.float32\)"),
+    ],
+)
+def test_data_that_are_not_tensors_of_numbers_are_told_what_to_be(data, message, options):
+    with pytest.raises(ValueError, match=message):
+        lv.sample(toy_posterior(), data, **options)
+
+
+def test_inputs_of_another_shape_are_told_the_shape_of_the_training_data():
+    run, (x, y) = draw(), toy_data()
+    with pytest.raises(ValueError, match=r"float32 of shape \(3,\), and those of the training data .* shape \(4,\)"):
+        run.predict(x[:, :3])
+    with pytest.raises(ValueError, match="Given a DataFrame of pandas"):
+        lv.evaluate(run, (pd.DataFrame(x.numpy()), y))
+
+
+def test_arrays_that_can_not_be_written_are_taken_in_silence():
+    x, y = (tensor.numpy().copy() for tensor in toy_data())
+    x.flags.writeable = y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        lv.sample(toy_posterior(), (x, y), lv.SGLD, lr=1e-3, steps=4, burn_in=1, progress=False)

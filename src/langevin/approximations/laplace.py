@@ -99,7 +99,8 @@ class Laplace(Approximation):
         if self.structure not in _STRUCTURES or self.fisher not in ("exact", "mc", "empirical"):
             raise ValueError(
                 f"Laplace({self.structure!r}, fisher={self.fisher!r}): the structure is one of "
-                f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical".'
+                f'{", ".join(_STRUCTURES)}, the Fisher "exact", "mc" or "empirical". Of the last layer alone: '
+                f'Laplace("kfac", layers="last").'
             )
         if self.predictive not in ("linearized", "sampled"):
             raise ValueError(f'Laplace(predictive={self.predictive!r}): choose "linearized" or "sampled".')

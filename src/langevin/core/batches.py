@@ -57,8 +57,7 @@ class Batches(ABC):
 
     def peek(self) -> Batch:
         """The first mini-batch, which is not used up."""
-        beginning = self.position()
-        batch = self.fetch(0, 0)
+        beginning, batch = self.position(), self.fetch(0, 0)
         self.rewind(0, 0, beginning)
         return batch
 
@@ -284,6 +283,8 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
         x, y = split_batch(tree_map(as_tensor, data))
         num_data = batch_size_of(y)
         return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], list):
+        raise ValueError(f"The targets are a list of {len(data[1])}; write torch.tensor(y).")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return DatasetBatches(data, _checked_size(batch_size, len(data)), seed)
     raise ValueError(
@@ -327,7 +328,7 @@ def split_batch(batch: Any) -> Batch:
         return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) >= 2:
         return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
-    raise ValueError(f"A batch must be (inputs, target) or a dict with a target; given {type(batch).__name__}.")
+    raise ValueError(f"A batch is (inputs, target) or a dict: lv.sample(posterior, (x, y)); given {type(batch)}.")
 
 
 def stack_batches(batches: Sequence[Batch]) -> Batch:

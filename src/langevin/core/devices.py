@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -27,6 +28,8 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 def as_tensor(values: Any) -> Tensor:
     """A tensor as it is; an array, a list or a number as one on the CPU, whatever torch's default device is."""
+    if isinstance(values, np.ndarray) and not values.flags.writeable:  # columns of pandas
+        values = values.copy()
     return values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
 
 

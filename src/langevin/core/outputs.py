@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
@@ -80,15 +81,27 @@ def plain_batch(batch: Any) -> Any:
 
 
 def refuse_frames(data: Any) -> None:
-    """Raise for columns of pandas or polars, with the way to make tensors of them."""
+    """Raise for columns of pandas or polars, and for texts, with the way to make tensors of them."""
     parts = data.values() if isinstance(data, dict) else data if type(data) in (tuple, list) else [data]
     for part in parts:
         library = type(part).__module__.partition(".")[0]
         if library in ("pandas", "polars"):
             raise ValueError(
                 f"Given a {type(part).__name__} of {library}; a network takes tensors of "
-                f'numbers. Write torch.tensor(table.to_numpy(dtype="float32")); class labels have dtype="int64".'
+                f'numbers. Write torch.tensor(table.to_numpy(dtype="float32")); class labels have dtype="int64", and '
+                f"texts are numbered: names, y = np.unique(labels, return_inverse=True)."
             )
+        if _has_texts(part):
+            raise ValueError(
+                "Given texts, or other objects; a network takes tensors of numbers. Number the labels: names, y = "
+                "np.unique(labels, return_inverse=True), then torch.tensor(y); names[prediction.labels] are texts."
+            )
+
+
+def _has_texts(part: Any) -> bool:
+    if isinstance(part, np.ndarray):
+        return part.dtype.kind in "USO"
+    return isinstance(part, list | tuple) and len(part) > 0 and isinstance(part[0], str)
 
 
 def collated(items: Sequence[Any]) -> Any:

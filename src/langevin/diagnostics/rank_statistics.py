@@ -72,7 +72,7 @@ def _ess(draws: np.ndarray) -> float:
     chains, n = draws.shape
     if draws.max() - draws.min() < np.finfo(float).resolution:
         return float(draws.size)
-    covariance = _autocovariance(draws)
+    covariance = autocovariance(draws)
     within = covariance[0] * n / (n - 1)
     total = covariance[0] + (draws.mean(1).var(ddof=1) if chains > 1 else 0.0)
     rho = 1 - (within - covariance) / total
@@ -87,14 +87,13 @@ def _ess(draws: np.ndarray) -> float:
     return float(draws.size / max(tau, 1 / math.log10(draws.size)))
 
 
-def _autocovariance(draws: np.ndarray) -> np.ndarray:
-    """Of every lag, the mean over chains."""
+def autocovariance(draws: np.ndarray) -> np.ndarray:
+    """Of every lag, the mean over chains, of (chains, n) draws."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     n = draws.shape[1]
     size = next_fast_len(2 * n, real=True)
-    spectrum = np.zeros(size // 2 + 1)
-    for chain in draws:
-        spectrum += np.square(np.abs(rfft(chain - chain.mean(), size)))
-    covariance: np.ndarray = irfft(spectrum / len(draws), size)[:n] / n
+    spectrum = rfft(draws - draws.mean(1, keepdims=True), size)
+    power = np.square(spectrum.real) + np.square(spectrum.imag)
+    covariance: np.ndarray = irfft(power.mean(0), size)[:n] / n
     return covariance

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from langevin.core.arguments import COUNT, validated
 from langevin.core.batches import example_inputs
 from langevin.core.likelihoods import Categorical, Likelihood
-from langevin.ensembles.inputs import checked_inputs
+from langevin.ensembles.inputs import checked_inputs, explained
 from langevin.ensembles.notebook import ensemble_html
 from langevin.ensembles.prediction import Prediction
 from langevin.ensembles.predictor import Predictor
@@ -125,7 +125,9 @@ class Ensemble(Sequence[Weights], ABC):
                 if observe is not None:
                     observe(stack)
                 for name, x in checked.items():
-                    gathered[name].add(predictor.outputs(stack, x, batch_size))
+                    with explained(x, known):
+                        outputs = predictor.outputs(stack, x, batch_size)
+                    gathered[name].add(outputs)
         return {name: accumulator.result() for name, accumulator in gathered.items()}
 
     def log_probs(self, x: Any, y: Any) -> Iterator[Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
     if not isinstance(x, Tensor):
         x = tree_map(as_tensor, x)
     described = [leaf["tensor"] for leaf in _leaves_of(known)]
+    if len(described) == 1 and isinstance(x, tuple | list) and len(x) > 1:
+        raise ValueError(
+            f"predict takes the inputs alone, and this model takes one tensor; given a {type(x).__name__} of {len(x)}. "
+            f"Of a pair (x, y) of inputs and targets write run.predict(x); lv.evaluate(run, (x, y)) takes both."
+        )
     if len(described) == len(leaves) and any(
         leaf.ndim == len(one) - 1 for leaf, one in zip(leaves, described, strict=True)
     ):
@@ -45,6 +51,26 @@ def checked_inputs(x: Any, batch_size: int, known: Any = None) -> Any:
     if batch_size_of(x) == 0:
         raise ValueError("There are no inputs to predict: x is empty.")
     return x
+
+
+@contextmanager
+def explained(x: Any, known: Any) -> Iterator[None]:
+    """An error inside is said to be of the shapes of the inputs, if these are others than the run knows."""
+    try:
+        yield
+    except RuntimeError as error:
+        described = [(leaf["tensor"][0], tuple(leaf["tensor"][1:])) for leaf in _leaves_of(known)]
+        given = [(str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in tree_leaves(x)]
+        if not described or described == given:
+            raise
+        raise ValueError(
+            f"The model can't predict these inputs: an example is {_shown(given)}, and those of the training data were "
+            f"{_shown(described)}. {type(error).__name__}: {error}"
+        ) from error
+
+
+def _shown(leaves: list[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{dtype} of shape {shape}" for dtype, shape in leaves)
 
 
 def gathered(data: Any, *, targets: bool = False) -> Any:

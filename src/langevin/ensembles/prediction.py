@@ -107,14 +107,17 @@ class ValuePrediction:
 
     def interval(self, probability: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that y lies in with this probability, each (n, …)."""
-        if not 0 < probability < 1:
+        if np.ndim(probability) or not 0 < probability < 1:
             raise ValueError(f"An interval needs 0 < probability < 1; given {probability}. Write interval(0.9).")
         return self.quantile((1 - probability) / 2), self.quantile((1 + probability) / 2)
 
     def quantile(self, q: float) -> Tensor:
         """The value below which y lies with probability q, (n, …)."""
-        if not 0 < q < 1:
-            raise ValueError(f"A quantile needs 0 < q < 1; given {q}. Write quantile(0.5) for the median.")
+        if np.ndim(q) or not 0 < q < 1:
+            raise ValueError(
+                f"A quantile needs one number, 0 < q < 1; given {q}. Write quantile(0.5) for the median, and "
+                f"torch.stack([prediction.quantile(q) for q in (0.1, 0.5, 0.9)]) for several."
+            )
         return self.mixture.quantile(q).to(self.mean.dtype)
 
     def cdf(self, y: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from langevin.diagnostics import verdict as judged
 from langevin.diagnostics.convergence import Convergence
 from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.verdict import Finding, Verdict
+from langevin.ensembles.advice import with_call
 from langevin.ensembles.thermometers import sampled_examples
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def chain_findings(run: Run, temperatures: Temperatures, convergence: Convergenc
                 between = replace(between, level="unknown", message=f"{between.message} {own}", advice="")
             found += [between, judged.effective(len(run), convergence)]
         found.append(judged.stationary(run.stationarity(judged.DRIFT_LEVEL), run.target_temperature))
-    return [finding for finding in found if finding is not None]
+    ess = math.nan if convergence is None else judged.median_ess(convergence)
+    return [with_call(finding, run.manifest, ess) for finding in found if finding is not None]
 
 
 def judge(run: Run, temperatures: Temperatures, convergence: Convergence | None) -> Verdict:

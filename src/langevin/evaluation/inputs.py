@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from langevin.core.batches import batch_size_of
 from langevin.core.devices import as_tensor
+from langevin.core.outputs import refuse_frames
 from langevin.ensembles.ensemble import Ensemble
 from langevin.ensembles.inputs import gathered
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction, on_host
@@ -31,6 +32,7 @@ def examples(data: Any) -> tuple[Any, Tensor]:
     """Inputs and targets of test data: a pair (x, y), a data set of such pairs, or a DataLoader."""
     if hasattr(data, "tensors"):
         data = data.tensors
+    refuse_frames(data)
     if not (isinstance(data, tuple | list) and len(data) == 2):
         loads = isinstance(data, DataLoader)
         if isinstance(data, str) or not (loads or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))):

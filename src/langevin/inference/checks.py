@@ -191,7 +191,7 @@ def _check_mesh(posterior: Posterior, sampler: Sampler, place: Place, out: Any) 
         raise ValueError(f"{what}: give it processes along chains only, mesh='chains={place.mesh.size},data=1'.")
 
 
-def _why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
+def why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
     """The loss of the first batch raised: what was given, and what is most often wrong."""
     tensors = [leaf for leaf in tree_leaves(x) if isinstance(leaf, torch.Tensor)]
     shapes = ", ".join(f"{t.dtype} {tuple(t.shape)}" for t in tensors)
@@ -214,7 +214,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
             with seeded(seed, 0, 0):
                 loss = float(posterior.loss(x, y))
         except (RuntimeError, AttributeError, TypeError, IndexError) as error:
-            raise ValueError(_why_no_loss(posterior, x, error)) from error
+            raise ValueError(why_no_loss(posterior, x, error)) from error
         with seeded(seed, 0, 1):
             again = float(posterior.loss(x, y))
         moved = {public_name(name) for name, (buffer, value) in before.items() if not torch.equal(buffer, value)}
@@ -245,7 +245,7 @@ def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> Non
         posterior.likelihood.check(posterior.model, x, y)
     validate = getattr(posterior.likelihood, "validate", None)
     if validate is not None:
-        targets = batches.targets()
+        targets = batches.y if isinstance(batches, TensorBatches) else batches.targets()
         validate(call(posterior.model, x), y if targets is None else targets)
 
 

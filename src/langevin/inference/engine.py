@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import copy
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
@@ -30,7 +28,7 @@ from langevin.inference import distributed, trial
 from langevin.inference.callbacks import Callbacks, RunningMeans, StepInfo
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.control_variate import ControlVariate
-from langevin.inference.interrupt import Interrupt
+from langevin.inference.interrupt import Interrupt, say_stopped, where_to_resume
 from langevin.inference.monitor import Monitor
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import GRADIENTS, plan, read_gradients
@@ -39,9 +37,7 @@ from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.stacked_chains import StackedChains
 from langevin.inference.steppers import SchedulerFactory, StepperFactory
 from langevin.storage.base import Checkpoint, SampleStore
-from langevin.storage.directory import DirectoryStore
 from langevin.storage.files import dtype_of
-from langevin.storage.memory import copy_store
 
 
 @dataclass
@@ -55,7 +51,7 @@ class Engine:
     settings: RunSettings
     place: distributed.Place = distributed.ALONE
     control: ControlVariate | None = None
-    title: str = ""  # of the progress bar
+    title: str = ""  # of the progress bar of a stage
     monitor: Monitor | None = None
     _built: dict[tuple[int, ...], Chains] = field(default_factory=dict, repr=False)  # chains that wait for their turn
     _last: tuple[Chains, list[RunningMeans]] | None = field(default=None, repr=False)  # stacked chains, as they are now
@@ -166,10 +162,9 @@ class Engine:
             raise RunError(f"{store.name} has no checkpoint of the chains {missing}, so they can't continue.")
         mine = {chain: at[chain] for chain in self.place.chains_of(chains)}
         groups = self.groups(mine)
-        total = self.settings.steps * len(groups)
-        with Interrupt() as interrupt, _progress_bar(total, progress, self.place, self.title) as bar:
+        total, taken = self.settings.steps * len(groups), sum(at[numbers[0]] for numbers in groups)
+        with Interrupt() as interrupt, _progress_bar(taken, total, progress, self.place, self.title) as bar:
             for numbers in groups:
-                bar.update(at[numbers[0]])
                 if at[numbers[0]] == self.settings.steps:
                     continue
                 group, means = self._continued(store, numbers, last=numbers is groups[-1])
@@ -279,16 +274,17 @@ class Engine:
             with suppress(Exception):
                 store.flush()
                 if store.path is None and store.saved():
-                    tqdm.write(f"The samples before it are saved: {_where_to_resume(store)}.", sys.stderr)
+                    tqdm.write(f"The samples before it are saved: {where_to_resume(store)}.", sys.stderr)
             raise
-        except BaseException:
+        except BaseException as error:
             with suppress(Exception):
                 if complete:
                     readings.read()
                     self._save_checkpoint(store, group, means)
                 else:
                     store.flush()
-            tqdm.write(f"Stopped at step {group.step} of {settings.steps}; {_where_to_resume(store)}.", sys.stderr)
+            if not self.title:  # stages have titles, and the run that they belong to says where it is
+                say_stopped(f"Stopped at step {group.step} of {settings.steps}; {where_to_resume(store)}.", error)
             raise
 
     def _save_checkpoint(self, store: SampleStore, group: Chains, means: list[RunningMeans]) -> None:
@@ -303,20 +299,6 @@ class Engine:
                 if not all_finite(tensor):
                     raise DivergenceError(divergence(group, store, index, f"{name} is not finite"))
         store.write_checkpoint(checkpoints)
-
-
-def _where_to_resume(store: SampleStore) -> str:
-    """For the message about an interrupted run; one in memory is written to a temporary directory."""
-    if store.path is not None:
-        return f"resume from {store.name}"
-    if not any(store.checkpoint_steps().values()) and not store.saved():
-        return "no step was completed, so nothing was written"
-    try:
-        path = Path(tempfile.mkdtemp(prefix="langevin-"))
-        copy_store(store, DirectoryStore.create(path, store.manifest))
-    except Exception as error:
-        return f"the run in memory could not be written to disk: {error}"
-    return f"resume from {path}"
 
 
 @contextmanager
@@ -351,9 +333,11 @@ def _status_line(store: SampleStore, group: Chains, losses: list[float], means: 
     return f"{which}, loss {sum(losses) / len(losses):.3g}{temperature}, {store.saved()} saved{buffered}"
 
 
-def _progress_bar(total: int, progress: bool, place: distributed.Place, title: str = "") -> Any:
+def _progress_bar(taken: int, total: int, progress: bool, place: distributed.Place, title: str = "") -> Any:
+    """From the steps that were taken before, which say nothing about the rate."""
     hidden = not (progress and place.leads)
     return tqdm(
+        initial=taken,
         total=total,
         desc=title or None,
         leave=not title,

@@ -18,6 +18,7 @@ from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.warm_start import run_warm_start
 from langevin.inference.engine import Engine
+from langevin.inference.interrupt import resumable_stages
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.steppers import OptimizerFactory
@@ -61,7 +62,7 @@ def complete(
     assert isinstance(approximation, DeepEnsemble)
     loader = isinstance(data, torch.utils.data.DataLoader)
     batches = as_batches(data, None if loader else 1, settings["seed"], device_of(posterior))
-    with store.writing(), checks.preserve_rng_state():
+    with resumable_stages(store), store.writing(), checks.preserve_rng_state():
         warm = run_warm_start(
             posterior,
             DataParts.of(data, batches, settings["seed"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -31,12 +32,13 @@ from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
 from langevin.inference.open_store import started
 from langevin.inference.probe import can_probe
+from langevin.inference.remarks import remark_on_data
 from langevin.inference.resume import read_settings
 from langevin.inference.resume import resume as resume_run
+from langevin.inference.sample_options import chain_temperatures, lacks_rate, refuse_without_sampler
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, load_fixed, remark_on_starts, starting_points
 from langevin.inference.steppers import SamplerLike, SchedulerFactory, full_batch_or, sampler_factory
-from langevin.samplers import SAMPLERS, Sampler
 from langevin.storage import manifest as manifests
 from langevin.storage.directory import DirectoryStore
 
@@ -145,7 +147,9 @@ def sample(
     if not (isinstance(probe, int | float) and 0 <= probe < 1):
         raise ValueError(f"probe={probe!r}: give a share of the gradient evaluations, such as 0.02, or 0 for none.")
     checks.check_posterior(posterior)
-    if sampler is None or steps is None or _lacks_rate(sampler, options):
+    if sampler is None:
+        refuse_without_sampler(options, steps, inspect.signature(sample).parameters)
+    if sampler is None or steps is None or lacks_rate(sampler, options):
         refused: dict[str, Any] = {
             "burn_in": burn_in,
             "thin": thin,
@@ -179,7 +183,7 @@ def sample(
         )
     if budget is not None:
         raise ValueError("budget is for the autopilot: leave out steps, lv.sample(posterior, data, budget='10 min').")
-    temperatures = _temperatures(options)
+    temperatures = chain_temperatures(options)
     if temperatures is not None:
         options["temperature"] = temperatures[0]
         chains = len(temperatures) if chains is None else chains
@@ -234,6 +238,7 @@ def sample(
             f"lr=1e-2, schedule=partial(CosineAnnealingLR, T_max=10_000))."
         ) from error
     start_loss = checks.check_data(posterior, batches, seed, autocast)
+    remark_on_data(posterior, batches, stacklevel=3)
     starts = starting_points(init, range(chains), posterior, seed)
     with checks.preserve_rng_state():
         why = engine.choose_mode(mode, list(starts.values()), compile)
@@ -252,29 +257,6 @@ def sample(
         place.wait_for_all()
         store.refresh()
     return concluded(store, posterior, inputs, place, progress)
-
-
-def _temperatures(options: Mapping[str, Any]) -> list[float] | None:
-    """Those of the chains, in turn, if several are given."""
-    given = options.get("temperature")
-    if isinstance(given, str):
-        raise ValueError(
-            f'temperature={given!r}: give a number. temperature="auto" is for the autopilot, which chooses lr and '
-            f'steps too: lv.sample(posterior, data, temperature="auto").'
-        )
-    if not isinstance(given, list | tuple):
-        return None
-    if not given or not all(isinstance(t, int | float) and t >= 0 for t in given):
-        raise ValueError(f"temperature={given!r}: give a number, or one for each chain: temperature=[1, 0.3, 0.1].")
-    return [float(t) for t in given]
-
-
-def _lacks_rate(sampler: SamplerLike, options: Mapping[str, Any]) -> bool:
-    """Whether lr is left to the autopilot: it is not given, and the sampler does not adapt it by itself."""
-    kind = SAMPLERS.named(sampler) if isinstance(sampler, str) else sampler
-    if not (isinstance(kind, type) and issubclass(kind, Sampler)):
-        return False
-    return "lr" not in options and inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
 
 
 def _by_autopilot(
@@ -298,6 +280,7 @@ def _by_autopilot(
     **others: Any,
 ) -> Run:
     """Everything that was not given is chosen."""
+    since = time.perf_counter()
     if given := [name for name, value in refused.items() if value is not None]:
         raise ValueError(
             f"{given[0]} belongs to a run whose sampler, lr and steps are given: lv.sample(posterior, data, lv.SGHMC, "
@@ -328,7 +311,7 @@ def _by_autopilot(
         steps=steps,
     )
     fixed = chains is not None, sampler is not None or batch_size is not None
-    store = begin(posterior, data, plan, *fixed, out=out, init=init, **others)
+    store = begin(posterior, data, plan, *fixed, out=out, init=init, since=since, **others)
     return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
 
 

@@ -113,6 +113,11 @@ class StackedChains(Chains):
         count = len(self.params)
         return {whole: Traced(partial(self._losses_with_gradients, whole), count) for whole in (True, False)}
 
+    @property
+    def will_be_recorded(self) -> bool:
+        """Whether losses and gradients are recorded, if that is possible."""
+        return bool(self._traced)
+
     def _recorded_losses(self, x: Any, y: Any) -> Tensor | None:
         """As `_accumulate` without a weight, by a recording; None if there is none."""
         if self.step < traced.FIRST or not self._traced or not isinstance(x, Tensor) or not isinstance(y, Tensor):

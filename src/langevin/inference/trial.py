@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from langevin.core.devices import synchronize
 from langevin.core.progress import tqdm
+from langevin.inference import traced
 from langevin.inference.chains import Chains, Weights
 from langevin.inference.one_chain import OneChain
 from langevin.inference.stacked_chains import StackedChains
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from langevin.inference.engine import Engine
 
 _CLEARLY = 0.8  # less time: vectorised chains become faster later on (`traced`), and a busy machine disturbs a trial
+_FEW, _MOST_TIMED, _SHORT = 20, 200, 0.1  # steps, steps, seconds
 _WORTH_COMPILING = 120.0  # seconds that a run would take, above which it pays to try
 
 
@@ -89,12 +93,49 @@ def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tup
 
 
 def seconds_per_step(group: Chains) -> float:
-    """The median time of a few steps, after two that are not counted."""
+    """The time of a step that nothing disturbs: the lower quartile of a few, of more if they are short."""
+    times = _first_times(group)
+    times += _times(group, min(_FEW, int(_SHORT / statistics.median(times))))
+    return sorted(times)[len(times) // 4]
+
+
+def lasting_pace(group: Chains, seconds: float) -> tuple[float, float]:
+    """The time of a step in a long run, and how much more all the first ones take; timed for about so many seconds.
+
+    The first steps of stacked chains are slower, until a recording of them is made, which takes time too; if time is
+    short, not even a recording is made.
+    """
+    first = _mean_time(group, seconds)
+    if seconds < _SHORT or not (isinstance(group, StackedChains) and group.will_be_recorded):
+        return first, 0.0
+    group.step = traced.FIRST - 1
+    times = _times(group, 2)
+    recording = times[-1] if times else first
+    later = _mean_time(group, seconds)
+    return later, max(0.0, traced.FIRST * (first - later) + recording - later)
+
+
+def _mean_time(group: Chains, seconds: float) -> float:
+    """The mean, so that a busy machine is timed as it is."""
+    times = _first_times(group)
+    times += _times(group, min(_MOST_TIMED, int(seconds / statistics.median(times))))
+    return statistics.fmean(times)
+
+
+def _first_times(group: Chains) -> list[float]:
+    """Of five steps, after two that are slower."""
+    times = _times(group, 7)
+    return times[2:] or times or [1.0]
+
+
+def _times(group: Chains, steps: int) -> list[float]:
+    """Of so many steps; of fewer if the chains diverge, which the run itself will say."""
     times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        group.backward(whole=False)
-        group.advance()
-        synchronize(group.params[0].device)
-        times.append(time.perf_counter() - start)
-    return sorted(times[2:])[2]
+    with suppress(FloatingPointError):
+        for _ in range(steps):
+            start = time.perf_counter()
+            group.backward(whole=False)
+            group.advance()
+            synchronize(group.params[0].device)
+            times.append(time.perf_counter() - start)
+    return times

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from langevin.diagnostics.convergence import arviz
+from langevin.diagnostics.rank_statistics import autocovariance
 from langevin.plots.style import INK, MUTED, SERIES, drawing, legend_above, need, series
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def traces(values: Trace, axes: Axes | None = None, *, label: str = "loss", log:
 
 def autocorrelation_of(values: Sequence[float], lags: int) -> np.ndarray:
     """Autocorrelations ρ₀ … ρ_lags of one sequence; NaN if it is constant."""
-    found: np.ndarray = arviz().autocorr(np.asarray(values, dtype=float))[: lags + 1]
-    return found
+    found = autocovariance(np.asarray(values, dtype=float)[None])[: lags + 1]
+    return found / found[0] if found[0] > 0 else np.full_like(found, np.nan)
 
 
 def autocorrelation(values: Trace, axes: Axes | None = None, *, lags: int = 30) -> Axes:

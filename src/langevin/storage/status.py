@@ -13,8 +13,9 @@ from langevin.storage.directory import DirectoryStore
 
 def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
     """What is sampled, a table of chains with a head, and remarks."""
-    store = DirectoryStore.open(path)
-    manifests.require(store.path, store.manifest, "settings", "sampler", "created")
+    run = DirectoryStore.open(path)
+    manifests.require(run.path, run.manifest, "settings", "sampler", "created")
+    store = _stage(run)
     settings, remarks = store.manifest["settings"], []
     try:
         at = store.checkpoint_steps()
@@ -39,8 +40,22 @@ def describe(path: str | Path) -> tuple[str, list[tuple[str, ...]], list[str]]:
         )
     remarks += [f"corrupted: {file} ({why})" for file, why in store.corrupted.items()]
     remarks += [str(gap) for gap in store.missing]
-    remarks += _decisions(store.manifest)
-    return _title(store, settings), rows, remarks
+    remarks += _decisions(run.manifest)
+    return _title(run, settings), rows, remarks
+
+
+def _stage(run: DirectoryStore) -> DirectoryStore:
+    """The stage in which a run by autopilot is, whose chains are the ones that move; else the run itself."""
+    autopilot = run.manifest.get("autopilot")
+    if not isinstance(autopilot, dict) or autopilot.get("stage") in ("sampling", "done"):
+        return run
+    begun = [file.parent for file in sorted((run.path / "stages").glob(f"*/{manifests.file(run.path).name}"))]
+    newest = max(begun, key=lambda folder: manifests.file(folder).stat().st_mtime, default=None)
+    if newest is None:
+        return run
+    stage = DirectoryStore.open(newest)
+    manifests.require(stage.path, stage.manifest, "settings", "sampler", "created")
+    return stage
 
 
 def _decisions(manifest: dict[str, object]) -> list[str]:
@@ -49,10 +64,23 @@ def _decisions(manifest: dict[str, object]) -> list[str]:
     if not isinstance(autopilot, dict):
         return []
     last = tuning[-1] if isinstance(tuning, list) and tuning else None
-    if not isinstance(last, dict):
-        return [f"autopilot, stage: {autopilot.get('stage')}"]
-    why = f" ({last['why']})" if last.get("why") else ""
-    return [f"autopilot, {last.get('stage')}: {last.get('decided')}{why}"]
+    found = [f"autopilot, stage: {autopilot.get('stage')}{_extent(autopilot)}"]
+    if isinstance(last, dict):
+        why = f" ({last['why']})" if last.get("why") else ""
+        found.append(f"autopilot, last decision, {last.get('stage')}: {last.get('decided')}{why}")
+    return found
+
+
+def _extent(autopilot: dict[str, object]) -> str:
+    """How far the stage can go: each leg has its own number of steps."""
+    steps, most, looks = autopilot.get("steps"), autopilot.get("most"), autopilot.get("looks")
+    if autopilot.get("stage") == "sampling" and isinstance(most, int):
+        last = looks[-1] if isinstance(looks, list) and looks else None
+        found = f", {last['ess']:.0f} effective samples so far" if isinstance(last, dict) and "ess" in last else ""
+        return f", at most {most:,} steps of each chain{found}"
+    if autopilot.get("stage") == "burn-in" and isinstance(steps, int):
+        return f", of at most {steps:,} steps of each chain for burn-in and sampling"
+    return ""
 
 
 def _title(store: DirectoryStore, settings: dict[str, object]) -> str:

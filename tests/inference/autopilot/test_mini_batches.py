@@ -87,7 +87,7 @@ def test_all_gradients_are_counted_and_within_the_multiple(monkeypatch) -> None:
     monkeypatch.setattr(warm_start, "STEPS", 2000)
     run = lv.sample(linear_posterior(), regression(), temperature="auto", budget="2x", **OPTIONS)
     spent = run.manifest["autopilot"]["example_gradients"]
-    assert list(spent) == ["warm start", "metric and rate", "temperature", "burn-in", "sampling"]
+    assert set(spent) == {"warm start", "metric and rate", "temperature", "burn-in", "sampling"}
     assert sum(spent.values()) <= 3.1 * spent["warm start"]
 
 

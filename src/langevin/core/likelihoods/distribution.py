@@ -44,7 +44,14 @@ class Distribution(ValueLikelihood):
 
     def distribution(self, *parameters: Tensor) -> TorchDistribution:
         """fn(output)."""
-        found = self.fn(parameters[0])
+        try:
+            found = self.fn(parameters[0])
+        except ValueError as error:  # torch shows all numbers
+            raise ValueError(
+                f"{self!r}: the function can't make a distribution of the model's output: {str(error).splitlines()[0]} "
+                f"Keep the parameters inside, functional.softplus(out) + 1e-3 for positive ones; standardize the "
+                f"inputs, or start at smaller weights."
+            ) from error
         if not isinstance(found, TorchDistribution):
             raise ValueError(
                 f"The function of Distribution must return an object of torch.distributions; it returned "

@@ -38,14 +38,19 @@ class Weighted(nn.Module):
         return log_prob if weight is None else log_prob * weight.to(log_prob.dtype).reshape(log_prob.shape)
 
     def validate(self, output: Tensor, target: Any) -> None:
-        """Refuse negative weights, weights of another number than the targets, and what the likelihood refuses."""
+        """Refuse data without a weight for every example, negative weights, and what the likelihood refuses."""
         y, weight = _parts(target)
-        if weight is not None and (len(weight) != len(y) or weight.numel() != len(y)):
+        if weight is None:
+            raise ValueError(
+                f"{self!r} is for data with weights, and these have none. Write data = (x, (y, w)), or leave out "
+                f"Weighted."
+            )
+        if len(weight) != len(y) or weight.numel() != len(y):
             raise ValueError(
                 f"{self!r} needs one weight per example; given weights of shape {tuple(weight.shape)} for {len(y)} "
                 f"targets. Write data = (x, (y, w)) with w of shape ({len(y)},)."
             )
-        if weight is not None and not bool((torch.isfinite(weight) & (weight >= 0)).all() & (weight > 0).any()):
+        if not bool((torch.isfinite(weight) & (weight >= 0)).all() & (weight > 0).any()):
             raise ValueError(f"{self!r}: weights must be finite, 0 or more and not all 0. Write w / w.mean().")
         if hasattr(self.likelihood, "validate"):
             self.likelihood.validate(output, y)

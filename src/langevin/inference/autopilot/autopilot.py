@@ -102,6 +102,7 @@ class Autopilot:
     # stages
 
     def _warm_start(self) -> WarmStart:
+        self._enter("warm start")
         if self.init is not None or self._about.get("given_start"):
             return self._given_start()
         warm = run_warm_start(
@@ -174,6 +175,8 @@ class Autopilot:
     def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
         """Burn-in at a temperature; a rate at which it diverges is lowered, and it starts again."""
         seed = self.plan.stage_seed(2)
+        if not self.plan.full_batch:
+            self._enter("search for the rate")
         self._rates.find(warm.weights, self._batches(seed), temperature, lambda: self._affordable(warm))
         while True:
             try:
@@ -183,6 +186,7 @@ class Autopilot:
                     raise
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
+        self._enter("burn-in")
         engine = self._engine(self.plan.stage_seed(2), temperature, after=False)
         total = self._affordable(warm)
         settles = self.plan.sampler == "MCLMC"
@@ -337,7 +341,8 @@ class Autopilot:
         if steps < budgets.FEWEST_STEPS:
             warnings.warn(
                 f"The budget allows {steps} steps of each chain, too few for burn-in and samples: "
-                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one.",
+                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one, such as "
+                f'budget="{10 * budgets.FEWEST_STEPS} steps".',
                 stacklevel=2,
             )
             steps = budgets.FEWEST_STEPS
@@ -350,6 +355,12 @@ class Autopilot:
         spent[stage] = spent.get(stage, 0) + example_gradients
 
     # words
+
+    def _enter(self, stage: str) -> None:
+        """Note in which stage the run is, for those who ask for its status."""
+        if self._about.get("stage") != stage:
+            self._about["stage"] = stage
+            self.store.write_manifest()
 
     def _stage(self, name: str) -> bool:
         """Note that a stage is complete; False if that was noted before."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +21,9 @@ from langevin.inference.autopilot.plan import Plan, choose_regime, default_chain
 from langevin.inference.autopilot.warm_start import EPOCHS, STEPS, default_batch_size
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
+from langevin.inference.interrupt import resumable_stages
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
+from langevin.inference.remarks import remark_on_data
 from langevin.inference.settings import CheckpointInterval
 from langevin.inference.starts import Init
 from langevin.inference.steppers import SamplerLike, sampler_factory
@@ -114,15 +114,17 @@ def begin(
     keep_last: int | None,
     tags: Mapping[str, Any] | None,
     init: Init = None,
+    since: float | None = None,
 ) -> SampleStore:
-    """A new run, from the first stage to the last."""
+    """A new run, from the first stage to the last; its time counts from `since`, of `time.perf_counter()`."""
     refuse_incompatible_layers(posterior)
     size: Any = "full" if plan.full_batch else plan.batch_size
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)
-    _remark_on_inputs(batches)
+    remark_on_data(posterior, batches, stacklevel=5)
     with checks.preserve_rng_state():
-        plan = within_limit(copy.deepcopy(posterior), data, plan, chains_given=chains_given, regime_given=regime_given)
+        given = {"chains_given": chains_given, "regime_given": regime_given}
+        plan = within_limit(copy.deepcopy(posterior), data, plan, **given, since=since)
     size = "full" if plan.full_batch else plan.batch_size
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     settings = stages.settings_of(plan.chains, plan.seed, size, thin=1, measure_temperature=True)
@@ -135,7 +137,7 @@ def begin(
     )
     manifest |= {"autopilot": {"plan": plan.entries(), "stage": "warm start"}, "tuning": []}
     store: SampleStore = MemoryStore(manifest) if out is None else DirectoryStore.create(out, manifest)
-    with store.writing(), checks.preserve_rng_state():
+    with resumable_stages(store), store.writing(), checks.preserve_rng_state():
         store.write_fixed(posterior.fixed_tensors())
         store.write_manifest()
         pilot = Autopilot(posterior, data, plan, store, callbacks, progress, interval, init)
@@ -155,7 +157,7 @@ def go_on(
 ) -> None:
     """Continue a run from the stage in which it was left."""
     plan = Plan.of_manifest(store.manifest["autopilot"]["plan"])
-    with store.writing(), checks.preserve_rng_state():
+    with resumable_stages(store), store.writing(), checks.preserve_rng_state():
         Autopilot(posterior, data, plan, store, callbacks, progress, interval).run()
 
 
@@ -189,18 +191,3 @@ def _kind(sampler: SamplerLike) -> type[Sampler]:
         f"Without lr the autopilot adapts a sampler of the library, lv.sample(posterior, data, lv.ATMC); given "
         f"{sampler!r}. Give lr and steps to sample with your own."
     )
-
-
-def _remark_on_inputs(batches: Batches) -> None:
-    """Say that inputs are not standardized."""
-    x, _ = batches.fetch(0, 0)
-    if not (isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() == 2 and len(x) > 1):
-        return
-    mean, spread = x.double().mean(0).abs(), x.double().std(0)
-    worst = float(torch.maximum(mean, spread).max())
-    if math.isfinite(worst) and worst > 10:
-        warnings.warn(
-            f"The inputs are not standardized (a column has mean or standard deviation {worst:.3g}): networks learn "
-            f"and mix badly then. Subtract the mean of each column and divide by its standard deviation.",
-            stacklevel=4,
-        )

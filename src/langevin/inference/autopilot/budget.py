@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,7 +20,10 @@ import torch
 from langevin.core.batches import as_batches
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
+from langevin.inference import traced
 from langevin.inference.autopilot import stages
+from langevin.inference.autopilot.data_parts import DataParts
+from langevin.inference.autopilot.evaluate import Evaluation, stack
 from langevin.inference.autopilot.plan import Plan, default_chains
 from langevin.inference.autopilot.temperature import LADDER
 from langevin.inference.autopilot.warm_start import adamw, default_batch_size
@@ -28,7 +32,7 @@ from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of
 from langevin.inference.starts import starting_weights
 from langevin.inference.steppers import OptimizerFactory, sampler_factory
-from langevin.inference.trial import seconds_per_step
+from langevin.inference.trial import lasting_pace
 from langevin.samplers import SAMPLERS
 
 FEWEST_STEPS = 200  # of each chain, for burn-in and samples
@@ -37,24 +41,41 @@ _GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all 
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
-RATE_GRADIENTS = 1.15  # of a step at a rate: some are for readings
+RATE_GRADIENTS = 1.8  # steps that one at a rate takes as long as: some are for readings
 _WARM_SHARE, _RATE_SHARE = 1 / 3, 0.2
 SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
-_RESERVE = 0.9  # the rest is for looks, readings and files
+_RESERVE = 0.93  # the rest is for readings, files and the verdict
+_LOOKS, _LOOKS_IN_BURN_IN = 400, 130  # at all chains: in the warm start and in sampling; in a burn-in
+_STIFFEST = 40  # steps of MCLMC that its looks for the stiffest direction take as long as
+_TIMED = 0.01  # of the time, for each kind of step
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a step takes: of the warm start and of the sampler, all chains, and of the sampler with one chain."""
+    """What a step takes: of the warm start and of the sampler, all chains, and of the sampler with one chain.
+
+    `first` is what the first steps of a stage take more, together (`lasting_pace`).
+    """
 
     warm: float
     sampling: float
     alone: float
+    warm_first: float = 0.0
+    sampling_first: float = 0.0
+    look: float = 0.0  # at the watched examples, with the weights of all chains
+    spent: float = 0.0  # before the first stage
 
     def least(self, chains: float, rates: int, steps: int = FEWEST_STEPS, warm: int = _FEWEST_WARM) -> float:
         """What this share of the chains, and this number of searches for a rate, take with so many steps."""
+        trained = SECOND_PHASE * warm * self.warm + min(SECOND_PHASE * warm / traced.FIRST, 2) * self.warm_first
+        sampled = steps * self.sampling + min(steps / traced.FIRST, 2) * self.sampling_first
         search = rates * _RATES * _FEWEST_RATE_STEPS * RATE_GRADIENTS * self.alone
-        return (chains * (SECOND_PHASE * warm * self.warm + steps * self.sampling) + search) / _RESERVE
+        return (chains * (trained + sampled) + search) / _RESERVE + self.spent
+
+    def of(self, share: float) -> Pace:
+        """With this share of the chains."""
+        names = ("warm", "sampling", "warm_first", "sampling_first", "look")
+        return replace(self, **{name: share * getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -99,11 +120,24 @@ class Budget:
         return cls(seconds=value * {"s": 1, "m": 60, "h": 3600}[unit[0]])
 
 
-def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: bool, regime_given: bool) -> Plan:
-    """A plan that keeps a limit: with its pace, fewer chains if all would take too much, mini-batches if even one."""
+def within_limit(
+    posterior: Posterior,
+    data: Any,
+    plan: Plan,
+    *,
+    chains_given: bool,
+    regime_given: bool,
+    since: float | None = None,
+) -> Plan:
+    """A plan that keeps a limit: with its pace, fewer chains if all would take too much, mini-batches if even one.
+
+    `since`: when the time began, by `time.perf_counter()`.
+    """
     if plan.limit is None:
         return plan
     pace = counted_pace(posterior, plan) if plan.seconds is None else measured_pace(posterior, data, plan)
+    if plan.seconds is not None and since is not None:
+        pace = replace(pace, spent=seconds_since(since))
     rates = searches(plan)
     chains = plan.chains
     while not chains_given and chains > 1:
@@ -122,7 +156,7 @@ def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: b
             chains=plan.chains if chains_given else default_chains(False),
             why="mini-batches: full ones exceed the budget",
         )
-        return within_limit(posterior, data, small, chains_given=chains_given, regime_given=True)
+        return within_limit(posterior, data, small, chains_given=chains_given, regime_given=True, since=since)
     in_words = _gradients_in_words if plan.seconds is None else _in_words
     if least > plan.limit:
         raise ValueError(
@@ -135,8 +169,13 @@ def within_limit(posterior: Posterior, data: Any, plan: Plan, *, chains_given: b
         all_of_them = in_words(pace.least(1, rates, _GOOD_STEPS, _GOOD_WARM))
         why = f"{plan.why}; {plan.chains} chains would take {all_of_them} at least"
         plan = replace(plan, chains=chains, why=why)
-        pace = replace(pace, warm=share * pace.warm, sampling=share * pace.sampling)
+        pace = pace.of(share)
     return replace(plan, pace=asdict(pace))
+
+
+def seconds_since(then: float) -> float:
+    """By `time.perf_counter()`."""
+    return time.perf_counter() - then
 
 
 def by_noise(plan: Plan) -> bool:
@@ -171,7 +210,12 @@ def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     assert plan.limit is not None
     assert plan.pace is not None
     pace = Pace(**plan.pace)
-    spent = warm * pace.warm + at_rates * RATE_GRADIENTS * pace.alone
+    spent = pace.spent + warm * pace.warm + 2 * pace.warm_first + at_rates * RATE_GRADIENTS * pace.alone
+    burn_ins = len(LADDER) if plan.temperature == "auto" else 1
+    stages_of_burn_in = 1 + (plan.sampler == "MCLMC") + (plan.temperature == "auto")
+    spent += (1 + burn_ins * stages_of_burn_in) * pace.sampling_first
+    spent += burn_ins * (plan.sampler == "MCLMC") * _STIFFEST * pace.sampling
+    spent += (_LOOKS + burn_ins * _LOOKS_IN_BURN_IN) * pace.look
     return max(int((_RESERVE * plan.limit - spent) / pace.sampling), FEWEST_STEPS)
 
 
@@ -203,14 +247,30 @@ def measured_pace(posterior: Posterior, data: Any, plan: Plan) -> Pace:
     options = {name: value for name, value in plan.options.items() if value != "auto"}
     known = {} if plan.full_batch else {"lr": 1e-12}
     sampled = engine(size, sampler_factory(plan.sampler, known | options), make_batches(data, size, plan.seed, device))
-    alone = seconds_per_step(sampled.build([0], starts[:1]))
-    return Pace(_all_chains(trained, starts, plan.mode), _all_chains(sampled, starts, plan.mode), alone)
+    assert plan.seconds is not None
+    timed = _TIMED * plan.seconds
+    alone, _ = lasting_pace(sampled.build([0], starts[:1]), timed)
+    warm, warm_first = _all_chains(trained, starts, plan.mode, timed)
+    sampling, sampling_first = _all_chains(sampled, starts, plan.mode, timed)
+    look = 0.0 if loader else _seconds_of_a_look(posterior, data, plan, starts)
+    return Pace(warm, sampling, alone, warm_first, sampling_first, look)
 
 
-def _all_chains(engine: Engine, starts: Sequence[Weights], mode: str) -> float:
+def _all_chains(engine: Engine, starts: Sequence[Weights], mode: str, timed: float) -> tuple[float, float]:
     engine.choose_mode(mode, list(starts), False)
     groups = engine.groups(dict.fromkeys(range(engine.settings.chains), 0))
-    return seconds_per_step(engine.build(groups[0], [starts[c] for c in groups[0]])) * len(groups)
+    step, first = lasting_pace(engine.build(groups[0], [starts[c] for c in groups[0]]), timed)
+    return step * len(groups), first * len(groups)
+
+
+def _seconds_of_a_look(posterior: Posterior, data: Any, plan: Plan, starts: Sequence[Weights]) -> float:
+    parts = DataParts.of(data, as_batches(data, 1, plan.seed, device_of(posterior)), plan.seed)
+    evaluation, stacked, times = Evaluation(posterior, parts.watched), stack(list(starts)), []
+    for _ in range(3):
+        start = time.perf_counter()
+        evaluation(stacked)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[1]
 
 
 def _in_words(seconds: float) -> str:

@@ -16,6 +16,7 @@ from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.core.random import Stream
 from langevin.errors import RunError
+from langevin.inference.checks import why_no_loss
 
 _FULL_BATCH = 1e8  # multiply-adds of a forward pass over all data, up to which batches are full
 _CHAINS = {True: 10, False: 4}  # with full batches, and with mini-batches
@@ -112,6 +113,9 @@ def multiply_adds(posterior: Posterior, batches: Batches) -> float:
     x, y = batches.peek()
     device = next(posterior.parameters()).device
     x = tree_map(lambda t: t.to(device), x)
-    with FlopCounterMode(display=False) as counter:
-        call(posterior.model, x)
+    try:
+        with FlopCounterMode(display=False) as counter:
+            call(posterior.model, x)
+    except (RuntimeError, AttributeError, TypeError, IndexError) as error:
+        raise ValueError(why_no_loss(posterior, x, error)) from error
     return max(float(counter.get_total_flops()) / 2 / batch_size_of(y), 1.0)

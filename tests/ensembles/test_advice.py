@@ -1,0 +1,44 @@
+"""Where a verdict says to run longer, the call that does so stands beside it, for runs by autopilot."""
+
+import math
+
+import pytest
+
+from langevin.diagnostics.verdict import Finding
+from langevin.ensembles.advice import with_call
+
+FEW = Finding("Effective sample size", "warning", "ESS 30 of 500 samples.", "Run longer.")
+DRIFT = Finding("Stationarity", "warning", "The loss drifts.", "Run longer, with a longer burn-in.")
+PLAN = {"seconds": None, "times": None, "steps": None, "temperature": 1.0}
+
+
+def manifest(enough=False, **plan):
+    looks = [{"enough": enough}] * 2
+    return {"autopilot": {"plan": PLAN | plan, "steps": 3000, "looks": looks}, "settings": {"steps": 800}}
+
+
+@pytest.mark.parametrize(
+    ("given", "call"),
+    [
+        ({"seconds": 20.0}, 'lv.sample(posterior, data, budget="80 s")'),  # 100/30 times, and a fifth more
+        ({"seconds": 90.0}, 'lv.sample(posterior, data, budget="6 min")'),
+        ({"times": 5.0}, 'lv.sample(posterior, data, budget="20x")'),
+        ({}, 'lv.sample(posterior, data, budget="12000 steps")'),
+        ({"steps": 500}, "lv.sample(posterior, data, steps=2000)"),
+        ({"enough": True}, "lv.resume(run, posterior, data, steps=3200)"),  # a larger budget would change nothing
+        ({"enough": True, "temperature": "auto"}, "lv.sample(posterior, data, steps=3200)"),
+    ],
+)
+def test_the_corrected_call_is_by_what_the_run_had(given, call) -> None:
+    assert with_call(FEW, manifest(**given), 30.0).advice.startswith(f"Run longer: {call}")
+
+
+def test_burn_in_needs_a_larger_budget() -> None:
+    found = with_call(DRIFT, manifest(enough=True), math.nan).advice
+    assert found == 'Run longer, with a longer burn-in: lv.sample(posterior, data, budget="6000 steps").'
+
+
+def test_other_advice_and_other_runs_are_left_as_they_are() -> None:
+    hot = Finding("Temperature", "bad", "Too hot.", "Lower the learning rate.")
+    assert with_call(hot, manifest(), 30.0) is hot
+    assert with_call(FEW, {"settings": {"steps": 800}}, 30.0) is FEW

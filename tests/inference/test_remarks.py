@@ -1,0 +1,105 @@
+"""What is probably a mistake in data or model is said before the first step, whoever chooses the settings."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import langevin as lv
+from langevin.core.batches import as_batches
+from langevin.errors import ConvergenceWarning
+from langevin.inference.autopilot import begin
+from langevin.inference.remarks import remark_on_data
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(40) % 3
+
+
+class Begun(Exception):
+    pass
+
+
+def by_hand(posterior, data) -> None:
+    lv.sample(posterior, data, lv.SGLD, lr=1e-4, steps=4, burn_in=1, progress=False)
+
+
+@pytest.fixture
+def by_autopilot(monkeypatch):
+    def draw(posterior, data) -> None:
+        def begun(*args, **options):
+            raise Begun
+
+        monkeypatch.setattr(begin, "within_time", begun)
+        with pytest.raises(Begun):
+            lv.sample(posterior, data, progress=False)
+
+    return draw
+
+
+@pytest.fixture(params=["by hand", "by autopilot"])
+def draw(request, by_autopilot):
+    return by_hand if request.param == "by hand" else by_autopilot
+
+
+def classifier(*last: nn.Module) -> lv.Posterior:
+    torch.manual_seed(0)
+    return lv.Posterior(nn.Sequential(nn.Linear(3, 3), *last), lv.likelihoods.Categorical(), num_data=40)
+
+
+def regression() -> lv.Posterior:
+    torch.manual_seed(0)
+    return lv.Posterior(nn.Linear(3, 1), lv.likelihoods.Gaussian(1.0), num_data=40)
+
+
+def binary(*last: nn.Module) -> lv.Posterior:
+    torch.manual_seed(0)
+    return lv.Posterior(nn.Sequential(nn.Linear(3, 1), *last), lv.likelihoods.Bernoulli(), num_data=40)
+
+
+@pytest.mark.parametrize(
+    ("posterior", "data", "message"),
+    [
+        (classifier(), (X + 1000, LABELS), r"not standardized \(a column has mean or standard deviation 1e\+03\)"),
+        (regression(), (X, torch.full((40, 1), 2.5)), r"All 40 targets are the same \(2.5\)"),
+        (
+            regression(),
+            (X, 1000 + 50 * X[:, :1]),
+            r"targets are not standardized \(mean 1e\+03.*multiply predictions by",
+        ),
+        (classifier(), (X, torch.ones(40, dtype=torch.long)), r"All 40 targets are the same \(1\)"),
+        (classifier(nn.Softmax(1)), (X, LABELS), "exceeds 0.58. Leave out the model's last softmax"),
+        (binary(nn.Sigmoid()), (X, (LABELS == 0).float()[:, None]), "ends in a sigmoid"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::langevin.errors.ConvergenceWarning")
+def test_probable_mistakes_are_said(draw, posterior, data, message) -> None:
+    with pytest.warns(UserWarning, match=message) as said:
+        draw(posterior, data)
+    assert [w.filename for w in said if "verdict" not in str(w.message)] == [__file__]
+
+
+def test_nothing_is_said_of_usual_data(draw) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        draw(classifier(), (X, LABELS))
+
+
+def test_running_statistics_are_left_as_they_are() -> None:
+    posterior = classifier(nn.BatchNorm1d(3))
+    before = {name: buffer.clone() for name, buffer in posterior.named_buffers()}
+    remark_on_data(posterior, as_batches((X, LABELS), 40, 0, torch.device("cpu")), stacklevel=1)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in posterior.named_buffers())
+
+
+def test_options_of_a_sampler_that_is_not_named_are_refused() -> None:
+    data = X, LABELS
+    with pytest.raises(ValueError, match=r"no sampler.*lv.SGHMC, lr=0.01, steps=10000\)"):
+        lv.sample(classifier(), data, lr=1e-2)
+    with pytest.raises(ValueError, match=r"lv.SGHMC, lr=0.01, steps=300\)"):
+        lv.sample(classifier(), data, lr=1e-2, steps=300)
+    with pytest.raises(ValueError, match=r"momentum=0.9 is given, but no sampler.*lv.SGHMC, momentum=0.9\)"):
+        lv.sample(classifier(), data, momentum=0.9)
+    with pytest.raises(ValueError, match=r"no option num_chains=2. Write chains=…"):
+        lv.sample(classifier(), data, num_chains=2)
