@@ -56,7 +56,7 @@ class Batches(ABC):
         """The mini-batch of a step."""
 
     def peek(self) -> Batch:
-        """The first mini-batch, which is not used up."""
+        """The first mini-batch; it will be fetched again."""
         beginning, batch = self.position(), self.fetch(0, 0)
         self.rewind(0, 0, beginning)
         return batch
@@ -281,8 +281,7 @@ def as_batches(data: Any, batch_size: int | None, seed: int, device: torch.devic
     data = plain_batch(data.tensors if isinstance(data, TensorDataset) else data)
     if _all_arrays(data):
         x, y = split_batch(tree_map(as_tensor, data))
-        num_data = batch_size_of(y)
-        return TensorBatches(x, y, _checked_size(batch_size, num_data), seed, device)
+        return TensorBatches(x, y, _checked_size(batch_size, batch_size_of(y)), seed, device)
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], list):
         raise ValueError(f"The targets are a list of {len(data[1])}; write torch.tensor(y).")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
