@@ -18,7 +18,7 @@ def row(name="digits", seed=0, budget="1x", chain=-0.1, ensemble=-0.1, error=0.0
         "ensemble": {"nll": [ensemble, error], "calibration": [0.0, error], "auroc": [0.0, error]},
         "temperature": 0.1,
         "example_gradients": {"warm start": 100, "sampling": 100 * (gradients - 1)},
-        "seconds": 1.0,
+        "cpu_seconds": 1.0,
     }
 
 
