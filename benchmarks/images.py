@@ -182,8 +182,8 @@ def is_worse(rows: Sequence[dict[str, Any]], which: str, measure: str) -> bool:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Scores by set, and the bars."""
     lines = [
-        "| set | budget | seeds | T | one network | one chain | deep ensemble | all chains | ensemble's gradients | all "
-        "gradients, of those | CPU seconds |",
+        "| set | budget | seeds | T | one network | one chain | deep ensemble | all chains | ensemble's gradients | "
+        "all gradients, of those | CPU seconds |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
