@@ -23,7 +23,7 @@ def paced(monkeypatch, **seconds: float) -> None:
 def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None:
     paced(monkeypatch, warm=0.8, sampling=0.8, alone=0.2)
     with pytest.raises(ValueError, match=r"too short for this model.*of 4 chains take about") as refused:
-        lv.sample(linear_posterior(), regression(), lv.SGLD, batch_size=20, chains=4, budget="20 s", **OPTIONS)
+        lv.sample(linear_posterior(), regression(), lv.ATMC, batch_size=20, chains=4, budget="20 s", **OPTIONS)
     enough = Budget.parse(re.search(r'budget="(.*?)"', str(refused.value)).group(1)).seconds
     # 150 steps of the warm start, 200 of burn-in and samples, 8 rates of 100 steps with 80 % more gradients
     assert 350 * 0.8 + 800 * 1.8 * 0.2 < enough < 1.5 * (350 * 0.8 + 800 * 1.8 * 0.2)
