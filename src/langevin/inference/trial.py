@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from langevin.inference.engine import Engine
 
 _CLEARLY = 0.8  # less time: vectorised chains become faster later on (`traced`), and a busy machine disturbs a trial
-_FEW, _MOST_TIMED, _SHORT = 20, 200, 0.1  # steps, steps, seconds
+_FEW, _MOST_TIMED, _SHORT = 20, 100, 0.1  # steps, before any is recorded, and seconds
 _WORTH_COMPILING = 120.0  # seconds that a run would take, above which it pays to try
 
 
@@ -95,7 +95,7 @@ def _compiled(engine: Engine, starts: Sequence[Weights], together: float) -> tup
 def seconds_per_step(group: Chains) -> float:
     """The time of a step that nothing disturbs: the lower quartile of a few, of more if they are short."""
     times = _first_times(group)
-    times += _times(group, min(_FEW, int(_SHORT / statistics.median(times))))
+    times += _times(group, min(_FEW, traced.FIRST - 8, int(_SHORT / statistics.median(times))))
     return sorted(times)[len(times) // 4]
 
 
