@@ -7,9 +7,11 @@ runs in a Python environment of its own (`LANGEVIN_BDE_PYTHON`), right before ou
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -34,10 +36,10 @@ _PEER = """
 import json, sys, time
 import numpy as np
 from bde import BdeRegressor
-data, chains, burn_in, steps = np.load(sys.argv[1]), *map(int, sys.argv[2:5])
+data, chains, burn_in, steps, seed = np.load(sys.argv[1]), *map(int, sys.argv[2:6])
 began = time.perf_counter()
 model = BdeRegressor(
-    n_members=chains, hidden_layers=[16, 16, 16, 16], seed=0, epochs=1000, patience=20, lr=5e-3,
+    n_members=chains, hidden_layers=[16, 16, 16, 16], seed=seed, epochs=1000, patience=20, lr=5e-3,
     warmup_steps=burn_in, n_samples=steps, n_thinning=max(1, steps // 100),
 )
 model.fit(data["x"], data["y"])
@@ -52,6 +54,7 @@ def run_bde(
     budgets: Iterable[tuple[int, int]],
     say: Callable[[str], None] = print,
     threads: int = 2,
+    seeds: int = 3,
 ) -> None:
     """Run the rows that are missing, and write results and page."""
     python = os.environ.get("LANGEVIN_BDE_PYTHON")
@@ -63,21 +66,21 @@ def run_bde(
     torch.set_num_threads(threads)
     file = out / "bde.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-    for name in names:
-        for burn_in, steps in budgets:
-            if any((row["set"], row["burn_in"], row["steps"]) == (name, burn_in, steps) for row in rows):
-                continue
-            row = {"set": name, "burn_in": burn_in, "steps": steps, "threads": threads}
-            row |= measured(name, burn_in, steps, python, threads) | {"environment": environment(torch.device("cpu"))}
-            rows.append(row)
-            out.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(rows, indent=1) + "\n")
-            say(f"{name}, {burn_in:,} + {steps:,} steps: bde {row['bde']}, langevin {row['langevin']}")
+    for name, (burn_in, steps), seed in itertools.product(names, budgets, range(seeds)):
+        known = [(row["set"], row["burn_in"], row["steps"], row["seed"]) for row in rows]
+        if (name, burn_in, steps, seed) in known:
+            continue
+        row = {"set": name, "burn_in": burn_in, "steps": steps, "seed": seed, "threads": threads}
+        row |= measured(name, burn_in, steps, seed, python, threads) | {"environment": environment(torch.device("cpu"))}
+        rows.append(row)
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(rows, indent=1) + "\n")
+        say(f"{name}, {burn_in:,} + {steps:,} steps, seed {seed}: bde {row['bde']}, langevin {row['langevin']}")
     (out / "bde.md").write_text(table(rows))
 
 
-def measured(name: str, burn_in: int, steps: int, python: str, threads: int) -> dict[str, Any]:
-    """Both on one set with one budget."""
+def measured(name: str, burn_in: int, steps: int, seed: int, python: str, threads: int) -> dict[str, Any]:
+    """Both on one set with one budget and one seed; the split of the data is the same for all."""
     x, y, test_x, test_y = split(name)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.npz")
@@ -86,7 +89,7 @@ def measured(name: str, burn_in: int, steps: int, python: str, threads: int) -> 
             f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'} intra_op_parallelism_threads={threads}"
         )
         told = subprocess.run(
-            [python, "-c", _PEER, str(data), *map(str, (CHAINS, burn_in, steps))],
+            [python, "-c", _PEER, str(data), *map(str, (CHAINS, burn_in, steps, seed))],
             env=os.environ | {"OMP_NUM_THREADS": str(threads), "XLA_FLAGS": flags},
             capture_output=True,
             text=True,
@@ -95,7 +98,7 @@ def measured(name: str, burn_in: int, steps: int, python: str, threads: int) -> 
     peer = json.loads(told.stdout.splitlines()[-1])
     mean, std = torch.tensor(peer["mean"]), torch.tensor(peer["std"])
     began = time.perf_counter()
-    run = sampled(x, y, burn_in, steps)
+    run = sampled(x, y, burn_in, steps, seed)
     predicted = run.predict(test_x)
     seconds = time.perf_counter() - began
     assert not isinstance(predicted, ClassPrediction)
@@ -112,17 +115,16 @@ def measured(name: str, burn_in: int, steps: int, python: str, threads: int) -> 
     }
 
 
-def sampled(x: torch.Tensor, y: torch.Tensor, burn_in: int, steps: int) -> lv.Run:
+def sampled(x: torch.Tensor, y: torch.Tensor, burn_in: int, steps: int, seed: int) -> lv.Run:
     """The autopilot with so many steps of each chain after the warm start, burn-in included."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     widths = [x.shape[1], 16, 16, 16, 16]
     layers = [each for a, b in pairwise(widths) for each in (nn.Linear(a, b), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(16, 2))
     likelihood = lv.likelihoods.HeteroscedasticGaussian()
     posterior = lv.Posterior(model, likelihood, lv.priors.Gaussian(1.0), num_data=len(x))
-    return lv.sample(
-        posterior, (x, y[:, None]), lv.MCLMC, chains=CHAINS, budget=f"{burn_in + steps} steps", progress=False
-    )
+    budget = f"{burn_in + steps} steps"
+    return lv.sample(posterior, (x, y[:, None]), lv.MCLMC, chains=CHAINS, budget=budget, seed=seed, progress=False)
 
 
 def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -148,16 +150,25 @@ def scores(mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor) -> dict[
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows, and what bde's paper says of the large budget."""
     lines = [
-        "| set | steps | threads | bde: NLL | RMSE | seconds | langevin: NLL | RMSE | seconds | deep ensemble: NLL |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| set | steps | threads | seeds | bde: NLL | RMSE | seconds | langevin: NLL | RMSE | seconds | deep ensemble: "
+        "NLL |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        cells = [f"{row[who][what]:.3f}" for who in ("bde", "langevin") for what in ("nll", "rmse")]
-        peer, ours = (f"{row[who]['seconds']:.0f}" for who in ("bde", "langevin"))
-        lines.append(
-            f"| {row['set']} | {row['burn_in']:,} + {row['steps']:,} | {row['threads']} | {cells[0]} | {cells[1]} | "
-            f"{peer} | {cells[2]} | {cells[3]} | {ours} | {row['deep ensemble']['nll']:.3f} |"
-        )
+    kinds = list(dict.fromkeys((row["set"], row["burn_in"], row["steps"], row["threads"]) for row in rows))
+    for name, burn_in, steps, threads in kinds:
+        own = [row for row in rows if (row["set"], row["burn_in"], row["steps"]) == (name, burn_in, steps)]
+        cells = []
+        for who in ("bde", "langevin"):
+            cells += [_mean([row[who][what] for row in own]) for what in ("nll", "rmse")]
+            cells.append(f"{statistics.median(row[who]['seconds'] for row in own):.0f}")
+        cells.append(_mean([row["deep ensemble"]["nll"] for row in own]))
+        lines.append(f"| {name} | {burn_in:,} + {steps:,} | {threads} | {len(own)} | {' | '.join(cells)} |")
     published = "; ".join(f"{name} {nll} and {rmse}" for name, (nll, rmse) in PUBLISHED.items())
+    lines += ["", "Means ± standard errors over seeds of one split, and median seconds."]
     lines += ["", f"Published by bde for 50,000 + 10,000 steps, NLL and RMSE: {published}."]
     return "\n".join(lines) + "\n"
+
+
+def _mean(values: list[float]) -> str:
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{error}"
