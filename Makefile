@@ -41,7 +41,7 @@ lint: .venv/ready-test
 
 # what is in docs/gold already is not run again; peers are compared with where `pip install '.[bench]'` put them
 bench-autopilot: .venv/ready-test
-	$(BIN)/python -m benchmarks autopilot --out docs/autopilot --sets yacht,concrete,energy,protein,wine-quality-red,power-plant
+	$(BIN)/python -m benchmarks autopilot --out docs/autopilot --summary README.md --sets yacht,concrete,energy,protein,wine-quality-red,power-plant
 
 # days on one core; LEADERBOARD="--sets yacht,energy --splits 5" does a part
 leaderboard: .venv/ready-test

@@ -148,6 +148,7 @@ def autopilot(
     sets: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "yacht,concrete,energy,protein",
     folds: Annotated[int | None, typer.Option(help="At most so many splits of each.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    summary: Annotated[Path | None, typer.Option(help="The page that shows an overview (README.md).")] = None,
 ) -> None:
     """`lv.sample(posterior, train)` on regression sets, against the deep ensemble that it starts from."""
     from benchmarks.autopilot import FOLDS, run_autopilot
@@ -155,7 +156,7 @@ def autopilot(
     names = [name.strip() for name in sets.split(",")]
     if unknown := [name for name in names if name not in FOLDS]:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(FOLDS)}.", param_hint="--sets")
-    run_autopilot(out, names, folds, typer.echo, threads)
+    run_autopilot(out, names, folds, typer.echo, threads, summary)
 
 
 @app.command()
