@@ -11,7 +11,8 @@ With mini-batches the metric is A^{1/2} = s itself: the noise of gradients has t
 this metric about the same for every weight, and the temperature of no tensor limits the rate of the others. (On
 Fashion-MNIST, one seed, two chains of 500 steps at T = 0.1 with the same mean temperature, from optima that were not
 trained to the end: NLL of 2,500 validation images 0.392 in 1, 0.390 in √s and in s, without an error. That s predicts
-better is not shown, and s and √s did not differ; it is taken for its even temperatures.) F is damped there, by a tenth of its mean over the tensor: a unit that is dead at the optimum may come to life.
+better is not shown, and s and √s did not differ; it is taken for its even temperatures.) F is damped
+there, by a tenth of its mean over the tensor: a unit that is dead at the optimum may come to life.
 """
 
 from __future__ import annotations
