@@ -209,10 +209,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(_bar("all chains not worse than the ensemble", name, mine, "ensemble", MEASURES, all(fine)))
     for name, mine in at_bar.items():
         most = max(map(_times, mine))
-        lines.append(f"| at most 2 × the ensemble's gradients | {name} | {most:.2f} | {_said(most <= 2)} |")
+        said = _said(most <= 2, len(mine))
+        lines.append(f"| at most 2 × the ensemble's gradients | {name} | {most:.2f} | {said} |")
     gains = [is_better(mine, "ensemble", "nll") for mine in at_bar.values()]
     which = ", ".join(name for name, gain in zip(at_bar, gains, strict=True) if gain) or "none"
-    lines.append(f"| all chains better in NLL on one set at least | {which} | | {_said(any(gains))} |")
+    seeds = max((len(mine) for mine, gain in zip(at_bar.values(), gains, strict=True) if gain), default=len(SEEDS))
+    lines.append(f"| all chains better in NLL on one set at least | {which} | | {_said(any(gains), seeds)} |")
+    verdicts = [row["verdict"].partition(":")[0] for row in rows]
+    counted = ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
+    lines += ["", f"Verdicts of the {len(rows)} runs on their own temperature and convergence: {counted}."]
     return "\n".join(lines) + "\n"
 
 
@@ -221,10 +226,13 @@ def _bar(what: str, name: str, rows: Sequence[dict[str, Any]], which: str, measu
     for measure in measures:
         mean, error = pooled(rows, which, measure)
         shown.append(f"{measure} {mean:+.4f} ± {error:.4f}")
-    return f"| {what} | {name} | {', '.join(shown)} | {_said(met)} |"
+    return f"| {what} | {name} | {', '.join(shown)} | {_said(met, len(rows))} |"
 
 
-def _said(met: bool) -> str:
+def _said(met: bool, seeds: int) -> str:
+    """A bar is of all seeds: with fewer it is not met yet."""
+    if seeds < len(SEEDS):
+        return f"not judged: {seeds} of {len(SEEDS)} seeds, on which {'yes' if met else 'no'}"
     return "yes" if met else "**no**"
 
 

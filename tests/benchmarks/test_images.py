@@ -19,6 +19,7 @@ def row(name="digits", seed=0, budget="1x", chain=-0.1, ensemble=-0.1, error=0.0
         "temperature": 0.1,
         "example_gradients": {"warm start": 100, "sampling": 100 * (gradients - 1)},
         "cpu_seconds": 1.0,
+        "verdict": "bad: T 0.01",
     }
 
 
@@ -37,6 +38,13 @@ def test_a_missed_bar_is_written_as_missed() -> None:
     missed = table([row(seed=seed, chain=0.0, ensemble=0.1, gradients=2.1) for seed in range(3)])
     assert missed.count("| **no** |") == 4
     assert "| yes |" not in missed
+
+
+def test_fewer_seeds_do_not_meet_a_bar() -> None:
+    first = table([row()])
+    assert first.count("not judged: 1 of 3 seeds, on which yes") == 4
+    assert "| yes |" not in first
+    assert "1 bad" in first
 
 
 def test_differences_are_paired() -> None:

@@ -9,8 +9,8 @@ and chains relax, where it is 1, in about 1/(2q) steps. So ℓ²λ/4 is at most 
 stiffest direction, which bounds the energy error of a step, and q is at most what heats the hottest tensor by the rest.
 Along the stiffest direction n is much larger, since the noise of gradients has the shape of the
 curvature, and no diagonal metric mends that (a thermostat neither: its friction is by weight). A rate that keeps this
-direction within twice the tolerance too is some hundred times smaller, so it is taken only if the budget has the steps
-for it: q is as small as some relaxation times within the budget allow, and what is to be expected is said.
+direction within twice the tolerance too is up to a hundred times smaller, so it is taken only if the budget has the
+steps for it: q is as small as some relaxation times within the budget allow, and what is to be expected is said.
 """
 
 from __future__ import annotations
