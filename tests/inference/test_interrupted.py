@@ -4,7 +4,7 @@ import pytest
 
 import langevin as lv
 from langevin.inference import engine as engines
-from langevin.inference.autopilot import autopilot, budget, stages, warm_start
+from langevin.inference.autopilot import budget, rates, stages, warm_start
 from langevin.storage.status import describe
 from tests.helpers import toy_data, toy_posterior
 from tests.inference.autopilot.test_autopilot import linear_posterior, regression, small
@@ -71,9 +71,9 @@ def test_the_search_for_a_rate_says_how_to_go_on(tmp_path, monkeypatch) -> None:
     def press(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(autopilot, "find_lr", press)
+    monkeypatch.setattr(rates, "find_lr", press)
     with pytest.raises(KeyboardInterrupt, match="stage 'search for the rate'; resume from"):
-        small(tmp_path / "run", sampler=lv.SGHMC)
+        small(tmp_path / "run", sampler=lv.SGLD)
     assert "autopilot, stage: search for the rate" in describe(tmp_path / "run")[2]
 
 

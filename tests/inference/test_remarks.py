@@ -30,7 +30,7 @@ def by_autopilot(monkeypatch):
         def begun(*args, **options):
             raise Begun
 
-        monkeypatch.setattr(begin, "within_time", begun)
+        monkeypatch.setattr(begin, "within_limit", begun)
         with pytest.raises(Begun):
             lv.sample(posterior, data, progress=False)
 

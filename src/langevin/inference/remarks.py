@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from langevin.core.batches import Batches, seeded
+from langevin.core.batches import Batches, LoaderBatches, seeded
 from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, MultiLabel, StudentT
 from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
@@ -20,11 +20,14 @@ _FAR = 10.0  # mean or standard deviation of a column
 
 
 def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -> None:
-    """Warn of inputs or targets that are not standardized, of targets all the same, and of probabilities as logits."""
-    beginning = batches.position()
+    """Warn of inputs or targets that are not standardized, of targets all the same, and of probabilities as logits.
+
+    Nothing is said of a DataLoader, whose workers would have to start once more.
+    """
+    if isinstance(batches, LoaderBatches):
+        return
     with preserve_rng_state():
-        x, y = batches.fetch(0, 0)
-        batches.rewind(0, 0, beginning)
+        x, y = batches.peek()
         targets = batches.targets()
         targets = y if targets is None else targets
         remarks = [_on_inputs(x), _on_targets(targets), _on_values(posterior, targets), _on_outputs(posterior, x)]
@@ -84,6 +87,8 @@ def _on_outputs(posterior: Posterior, x: Any) -> str | None:
     try:
         with seeded(0, 0, 0):
             output = call(posterior.model, tree_map(lambda t: t.to(device), x)).double()
+    except RuntimeError:  # it runs under autocast only
+        return None
     finally:
         for buffer, value in before.items():
             buffer.copy_(value)
