@@ -359,3 +359,19 @@ def test_V_falls_during_burn_in_and_can_be_set():
     assert seen == pytest.approx([0.1, 0.1, math.sqrt(0.1 * 5e-4), 5e-4, 5e-4])
     group["adapt_steps"], group["V"] = None, 1e-4
     assert _annealed(group) == 1e-4
+
+
+def test_chains_turn_later_in_burn_in_than_after_it():
+    """Five times later: by the cosine of the angle between u before and after a step without force."""
+    d = 400
+    problem = Problem("mclmc", flat, normal(64, d), lr=0.05)
+
+    def angle():
+        before = problem.sampler.by_weight("momentum", lambda: normal(64, d)).clone()
+        problem.take(1)
+        return -float((before * problem.sampler.by_weight("momentum", lambda: before)).sum(1).log().mean())
+
+    problem.take(1)
+    in_burn_in = angle()
+    problem.sampler.freeze()
+    assert abs(5 * in_burn_in / angle() - 1) < 0.1
