@@ -88,6 +88,7 @@ def cell(name: str, fold: int) -> dict[str, Any]:
         "one": statistics.fmean(scores(run.warm_start[i : i + 1], test_x, test_y, scale)["nll"] for i in range(3)),
         "samples": len(run),
         "temperature": list(run.temperature()),
+        "verdict": str(run.verdict()),
         "tuning": [str(decision) for decision in run.tuning],
         "environment": environment(torch.device("cpu")),
     }

@@ -17,6 +17,7 @@ nothing about directions that have not spread yet.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -66,10 +67,10 @@ class Gauge(ABC):
         covector = start or _signs(self.chain, 0)
         for _ in range(iterations):
             vector = self.scaled(covector)
-            norm = math.sqrt(max(_dot(covector, vector), _TINY))
+            norm = math.sqrt(max(dot(covector, vector), _TINY))
             self.direction = [v / norm for v in vector]
             covector = self._second_derivative(self.direction, batch)
-            self.curvature = abs(_dot(self.direction, covector))  # far from an optimum the largest may be negative
+            self.curvature = abs(dot(self.direction, covector))  # far from an optimum the largest may be negative
         self.largest = max(self.largest, self.curvature)
         self._look_around(batch)
         self.sampler.finish()  # what a preconditioner recorded is not of the chain
@@ -109,8 +110,8 @@ class Gauge(ABC):
         """
         other = gradients_at(self.chain, [p.detach().clone() for p in self.chain.params], _another(self.chain))
         difference = [a - b for a, b in zip(_present(self.chain), other, strict=True)]
-        along = _dot(difference, self.direction) ** 2 / max(_dot(self.direction, self.direction), _TINY)
-        return Pair(_dot(difference, difference) / (2 * self.count), along / 2)
+        along = dot(difference, self.direction) ** 2 / max(dot(self.direction, self.direction), _TINY)
+        return Pair(dot(difference, difference) / (2 * self.count), along / 2)
 
 
 class LangevinGauge(Gauge):
@@ -136,8 +137,8 @@ class LangevinGauge(Gauge):
         grads = _present(self.chain)
         half = self.group["lr"] * self.group["num_data"] / 2
         return Pair(
-            self.temperature + half * _dot(grads, self.scaled(grads)) / self.count,
-            self.temperature + half * _dot(grads, self.direction) ** 2,
+            self.temperature + half * dot(grads, self.scaled(grads)) / self.count,
+            self.temperature + half * dot(grads, self.direction) ** 2,
         )
 
 
@@ -160,7 +161,7 @@ class QuadraticGauge(Gauge):
         total = 0.0
         for number in range(1, self._directions + 1):
             z = self._times_root(_signs(self.chain, number))
-            total += _dot(z, self._second_derivative(z, batch)) / self.count
+            total += dot(z, self._second_derivative(z, batch)) / self.count
         self.mean_curvature = max(total / self._directions, 0.0)
 
     def scaled(self, vector: list[Tensor]) -> list[Tensor]:
@@ -175,7 +176,7 @@ class QuadraticGauge(Gauge):
         other = gradients_at(self.chain, [p.detach().clone() for p in self.chain.params], _another(self.chain))
         difference = [a - b for a, b in zip(_present(self.chain), other, strict=True)]
         scaled = self._times_root(difference)
-        return Pair(_dot(scaled, scaled) / (2 * self.count), _dot(difference, self.direction) ** 2 / 2)
+        return Pair(dot(scaled, scaled) / (2 * self.count), dot(difference, self.direction) ** 2 / 2)
 
     def _times_root(self, vector: list[Tensor]) -> list[Tensor]:
         return vector if self._roots is None else [m * v for m, v in zip(self._roots, vector, strict=True)]
@@ -230,9 +231,10 @@ def _signs(chain: OneChain, number: int) -> list[Tensor]:
     return [part.reshape(p.shape).to(p) for part, p in zip(torch.split(flat, sizes), chain.params, strict=True)]
 
 
-def _dot(a: list[Tensor], b: list[Tensor]) -> float:
+def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """Over all tensors."""
     return float(sum((u * v).sum(dtype=torch.float64) for u, v in zip(a, b, strict=True)))
 
 
 def _norm(a: list[Tensor]) -> float:
-    return math.sqrt(_dot(a, a))
+    return math.sqrt(dot(a, a))

@@ -27,6 +27,7 @@ from langevin.core.batches import Batch, Batches, LoaderBatches, batch_size_of
 from langevin.core.devices import on_device
 from langevin.core.posterior import Posterior
 from langevin.inference.chains import Weights
+from langevin.inference.heat import dot
 from langevin.inference.one_chain import OneChain
 from langevin.inference.probe import fetch_probe, gradients_at
 from langevin.inference.steppers import sampler_factory
@@ -131,7 +132,7 @@ def measure_noise(
         difference = [m * (a - b) for m, a, b in zip(metric, *pair, strict=True)]
         for total, d in zip(squares, difference, strict=True):
             total += d.double().square() / (2 * _PAIRS)
-        along += _dot(difference, direction) ** 2 / (2 * _PAIRS)
+        along += dot(difference, direction) ** 2 / (2 * _PAIRS)
     by_tensor = {name: float(total.mean()) for name, total in zip(chain.names, squares, strict=True) if total.numel()}
     count = sum(total.numel() for total in squares)
     return Noise(float(sum(total.sum() for total in squares)) / count, by_tensor, along, curvature, spent)
@@ -155,14 +156,14 @@ def _stiffest(
     """The direction of the largest curvature, of length 1 in the metric, and that curvature, by power iteration."""
     start = gradients(theta)
     direction = _unit([m * g for m, g in zip(metric, start, strict=True)])
-    length = _DIFFERENCE * math.sqrt(_dot(theta, theta) / sum(t.numel() for t in theta)) or _DIFFERENCE
+    length = _DIFFERENCE * math.sqrt(dot(theta, theta) / sum(t.numel() for t in theta)) or _DIFFERENCE
     curvature = 0.0
     for _ in range(_POWER_ITERATIONS):
         move = [m * v for m, v in zip(metric, direction, strict=True)]
-        step = length / max(math.sqrt(_dot(move, move)), _TINY)
+        step = length / max(math.sqrt(dot(move, move)), _TINY)
         plus, minus = (gradients([t + sign * step * d for t, d in zip(theta, move, strict=True)]) for sign in (1, -1))
         image = [m * (a - b) / (2 * step) for m, a, b in zip(metric, plus, minus, strict=True)]
-        curvature = max(curvature, abs(_dot(direction, image)))
+        curvature = max(curvature, abs(dot(direction, image)))
         direction = _unit(image)
     return direction, curvature
 
@@ -172,10 +173,6 @@ def with_metric(tensors: Mapping[str, Tensor], names: Sequence[str], metric: Seq
     return dict(tensors) | {f"state/{name}/metric": m.cpu() for name, m in zip(names, metric, strict=True)}
 
 
-def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    return float(sum((u * v).sum(dtype=torch.float64) for u, v in zip(a, b, strict=True)))
-
-
 def _unit(a: list[Tensor]) -> list[Tensor]:
-    norm = max(math.sqrt(_dot(a, a)), _TINY)
+    norm = max(math.sqrt(dot(a, a)), _TINY)
     return [v / norm for v in a]
