@@ -17,8 +17,8 @@ nothing about directions that have not spread yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
