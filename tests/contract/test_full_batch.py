@@ -12,6 +12,8 @@ import langevin as lv
 from langevin.samplers import SAMPLERS
 from tests.contract.targets import FULL_BATCH, NUM_DATA, SIGMAS, Moments
 
+ADJUSTED = [name for name in FULL_BATCH if SAMPLERS[name].order is None]
+
 
 def gaussian(precision):
     """loss and gradient of exp(−½ θᵀΛθ), Λ diagonal."""
@@ -111,15 +113,18 @@ def test_a_rate_that_is_given_is_kept():
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.95])
-def test_hmc_is_exact_at_every_step_size(fraction):
+@pytest.mark.parametrize("name", ADJUSTED)
+def test_with_a_metropolis_test_the_law_is_exact_at_every_step_size(name, fraction):
+    """Without the turn of u after a rejection, or without ΔK in its probability, that of MAMS would be wrong."""
     precision = torch.tensor([1.0, 3.0, 10.0, 10.0], dtype=torch.float64)
     start = normal(512, 4) / precision.sqrt() / 2
-    limit = Problem("hmc", flat, start).sampler.stability_limit(10.0)
-    problem = Problem("hmc", gaussian(precision), start, lr=fraction * limit, leapfrog_steps=3)
+    limit = Problem(name, flat, start).sampler.stability_limit(10.0)
+    options = {"hmc": {"leapfrog_steps": 3}, "mams": {"L": 2.0}}[name]
+    problem = Problem(name, gaussian(precision), start, lr=fraction * limit, **options)
     problem.take(50)
     acceptance = []
     ratio = problem.average(
-        100,
+        100 if name == "hmc" else 400,
         lambda theta: (acceptance.append(problem.sampler.by_chain("acceptance").mean()), theta.square() * precision)[1],
     )
     if fraction > 0.9:
@@ -138,16 +143,67 @@ def test_an_anharmonic_well(name, temperature):
     start = 0.1 * normal(128, 12)
     fraction = 0.2
     limit = Problem(name, flat, start, num_data=NUM_DATA, temperature=temperature).sampler.stability_limit(3.0)
-    options = {"L": 0.5} if name == "mclmc" else {"leapfrog_steps": 6}
+    options = {"leapfrog_steps": 6} if name == "hmc" else {"L": 0.5}
     problem = Problem(name, well, start, num_data=NUM_DATA, temperature=temperature, lr=fraction * limit, **options)
     problem.take(100)
     moments = problem.average(
-        300 if name == "mclmc" else 100, lambda theta: torch.stack([theta.square().mean(1), (theta**4).mean(1)], 1)
+        100 if name == "hmc" else 300, lambda theta: torch.stack([theta.square().mean(1), (theta**4).mean(1)], 1)
     )
     mean, error = Moments.estimate(moments)
     assert (error / exact < 0.02).all(), "too few steps: the error is too large"
     bias = 0 if SAMPLERS[name].order is None else 1.5 * fraction**2
     assert ((mean - exact).abs() < SIGMAS * error + bias * exact).all(), (mean / exact, error / exact)
+
+
+def test_where_an_unadjusted_chain_heats_up_an_adjusted_one_is_turned_back():
+    """x | v ~ N(0, e^v), v ~ N(0, 1): where v is small the rate is unstable, and pushes the unadjusted chain away."""
+
+    def funnel(theta):
+        v, x = theta[:, :1], theta[:, 1:]
+        squares = x.square().sum(1, keepdim=True) * torch.exp(-v)
+        loss = v.square() / 2 + squares / 2 + x.shape[1] * v / 2
+        return loss[:, 0], torch.cat([v - squares / 2 + x.shape[1] / 2, x * torch.exp(-v)], 1)
+
+    start = normal(256, 6)
+    start[:, 1:] *= torch.exp(start[:, :1] / 2)
+    means = {}
+    for name in ("mclmc", "mams"):
+        problem = Problem(name, funnel, start, lr=0.9, L=6.0)
+        means[name] = Moments.estimate(problem.average(1500, lambda theta: theta[:, 0]))
+    mean, error = means["mams"]
+    assert error < 0.05
+    assert abs(mean) < SIGMAS * error
+    mean, error = means["mclmc"]
+    assert abs(mean) > 2 * SIGMAS * error, "the rate is too small to show the difference"
+
+
+@pytest.mark.parametrize("target", [0.9, 0.98])
+def test_mams_adapts_to_the_acceptance_rate_that_it_is_given(target):
+    precision = torch.logspace(0, 4, 50, dtype=torch.float64)
+    start = normal(24, 50) / precision.sqrt()
+    problem = Problem("mams", gaussian(precision), start, adapt_steps=1000, target_accept=target)
+    problem.take(1000)
+    problem.sampler.freeze()
+    rates = problem.average(200, lambda theta: problem.sampler.by_chain("acceptance").clone())
+    mean, error = Moments.estimate(rates)
+    assert error < 0.15 * (1 - target)
+    assert abs(mean - target) < SIGMAS * error + 0.2 * (1 - target)
+    lr = problem.sampler.by_chain("lr").clone()
+    ratio = problem.average(1500, lambda theta: theta.square() * precision)
+    for part in (slice(None), slice(-5, None)):  # exact in the stiffest directions too
+        mean, error = Moments.estimate(ratio[:, part].mean(1))
+        assert error < 0.03
+        assert abs(mean - 1) < SIGMAS * error
+    assert torch.equal(lr, problem.sampler.by_chain("lr"))
+
+
+def test_mams_takes_no_test_while_it_explores():
+    problem = Problem("mams", well, 0.1 * normal(16, 6), num_data=NUM_DATA, adapt_steps=100)
+    problem.take(70)
+    assert problem.sampler.param_groups[0]["tested"] == 0
+    assert "acceptance" not in problem.sampler.state[problem.p]
+    problem.take(30)
+    assert problem.sampler.param_groups[0]["tested"] == 30
 
 
 def test_hmc_adapts_to_the_acceptance_rate_that_it_is_given():
@@ -200,7 +256,7 @@ def test_a_metric_is_a_change_of_scale():
 
 # mechanics
 
-OPTIONS = {"mclmc": {"adapt_steps": 20}, "hmc": {"leapfrog_steps": 3}}
+OPTIONS = {"mclmc": {"adapt_steps": 20}, "mams": {"adapt_steps": 20}, "hmc": {"leapfrog_steps": 3}}
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -279,7 +335,7 @@ def test_a_gradient_is_not_computed_twice_unless_the_weights_were_changed(name):
     before = len(calls)
     problem.take(10)
     extra = (len(calls) - before) - 10 * problem.sampler.gradients_per_step
-    assert abs(extra) <= (0 if name == "mclmc" else 8)  # lengths of trajectories vary
+    assert abs(extra) <= (8 if name == "hmc" else 0)  # lengths of trajectories vary
     with torch.no_grad():
         problem.p.mul_(0.5)
     other = Problem(name, well, problem.p.detach(), num_data=NUM_DATA, **OPTIONS[name])
@@ -295,7 +351,7 @@ def test_a_step_that_is_not_finite_is_taken_back_and_counted(name):
         loss, gradient = well(theta)
         return torch.where(theta.abs().amax(1) > 0.3, math.nan, loss), gradient
 
-    options = {"L": 10.0} if name == "mclmc" else {}
+    options = {} if name == "hmc" else {"L": 10.0}
     problem = Problem(name, walled, 0.1 * normal(16, 4).clamp(-2, 2), lr=0.1, **options)
     visited = []
     problem.average(60, lambda theta: (visited.append(theta.clone()), theta)[1])

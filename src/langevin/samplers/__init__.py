@@ -14,6 +14,7 @@ from langevin.samplers.bnpsgld import BNPSGLD as BNPSGLD
 from langevin.samplers.fsgd import FSGD as FSGD
 from langevin.samplers.hmc import HMC as HMC
 from langevin.samplers.ksgld import KSGLD as KSGLD
+from langevin.samplers.mams import MAMS as MAMS
 from langevin.samplers.mclmc import MCLMC as MCLMC
 from langevin.samplers.nld import NLD as NLD
 from langevin.samplers.psgld import pSGLD as pSGLD

@@ -59,6 +59,7 @@ class Sampler(Optimizer, ABC):
     injects_noise: ClassVar[bool] = True  # has a temperature; without one, BatchNorm and dropout are tolerated
     gradients_per_step: ClassVar[int] = 1
     needs_closure: ClassVar[bool] = False  # called as `step(closure)`; see `langevin.samplers.full_batch`
+    explores: ClassVar[bool] = False  # whether burn-in begins with large steps, and settles to small ones after them
     full_batch: ClassVar[bool] = False  # every gradient is that of all data
 
     looks_for_divergence = True  # now and then, by the norms of the parameters

@@ -224,6 +224,11 @@ class FullBatchSampler(Sampler, ABC):
         """Deviates for the state at the start, (chains, d), apart from those of the steps."""
         return self._normals(self.param_groups[0], Stream.MOMENTUM)[0].clone()
 
+    def uniforms(self, group: Group) -> Tensor:
+        """A number between 0 and 1 of each chain, (chains, 1)."""
+        where = {"seed": group["seed"], "step": group["step"], "stream": Stream.ACCEPT}
+        return random.uniforms(self._its_rows(group).chains, **where, device=group["params"][0].device)[:, None]
+
     def _normals(self, group: Group, stream: Stream) -> list[Tensor]:
         rows = self._its_rows(group)
         random.normal_rows(rows.normals, seed=group["seed"], chains=rows.chains, step=group["step"], stream=stream)

@@ -114,7 +114,7 @@ class HMC(FullBatchSampler):
         acceptance = torch.where(finite, torch.exp(-error.clamp_min(0)), 0)
         self.by_chain("rejected", 0.0).add_(~finite)
         self.by_chain("acceptance").copy_(acceptance)
-        self.arrive(self._uniforms(group) < acceptance, before, (loss, g))
+        self.arrive(self.uniforms(group) < acceptance, before, (loss, g))
         if group["adapt"] and not group["frozen"]:
             self._adapt(group, acceptance)
 
@@ -124,11 +124,6 @@ class HMC(FullBatchSampler):
         low, high = (mean + 1) // 2, 3 * mean // 2
         number = random.integer(seed=group["seed"], chain=0, step=group["step"], stream=Stream.ACCEPT, block=1)
         return low + number % (high - low + 1)
-
-    def _uniforms(self, group: Group) -> Tensor:
-        """A number between 0 and 1 of each chain, (chains, 1)."""
-        where = {"seed": group["seed"], "step": group["step"], "stream": Stream.ACCEPT}
-        return random.uniforms(self._its_rows(group).chains, **where, device=group["params"][0].device)[:, None]
 
     def _adapt(self, group: Group, acceptance: Tensor) -> None:
         """Dual averaging of ln lr; "shortfall" is the mean of target_accept − acceptance."""

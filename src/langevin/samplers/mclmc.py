@@ -12,12 +12,11 @@ F = N A^{1/2} g/T, e = −F/‖F‖, a = e·u:
 
 Step size, by chain, in burn-in: ξ = ΔE²/(dV) + 10⁻⁸, w = exp(−½(ln ξ/9)²), ε⁻⁶ = Σwξε⁻⁶/Σw with older steps forgotten
 by (n−1)/(n+1), n = 150. V is 0.1 at first, since large steps find the typical set soonest, and falls geometrically to
-its final value in the last part of burn-in. L = √Σ Var(A^{-1/2}θ) of late burn-in, and in burn-in five times what has
-been seen of it: a chain that is on its way should not turn so soon. (After as many steps networks on four data sets had
-a lower test loss than with one times; with twenty times it was lower on two of the four, and higher on two.) ΔE is of
-all directions, so a single stiff one may be unstable at that ε and hardly show: after burn-in ε is at most half the
+its final value in the last part of burn-in. L = √Σ Var(A^{-1/2}θ) of late burn-in (`microcanonical.py`). ΔE is of all
+directions, so a single stiff one may be unstable at that ε and hardly show: after burn-in ε is at most half the
 stability limit of the stiffest direction, which power iterations find, while V falls and at the end: how stiff it is
-changes along the way.
+changes along the way. Where it goes on changing, as in networks with a sampled or a predicted noise, a chain drifts
+into regions where ε is unstable, and heats up: `MAMS` is turned back there.
 
 Target: exp(−U/T) in continuous time, for any L. The discrete chain has no Metropolis test: its bias is O(lr²) and is
 governed by V. On a Gaussian of condition 10⁴, V = 5·10⁻⁴ leaves the mean temperature at 0.99 and that of the stiffest
@@ -37,26 +36,19 @@ import torch
 from torch import Tensor
 
 from langevin.samplers.base import SAMPLERS, Group, Normals
-from langevin.samplers.directions import kick_and_drift, normalize, refresh
-from langevin.samplers.full_batch import FullBatchSampler
+from langevin.samplers.directions import normalize
+from langevin.samplers.microcanonical import EXPLORING, LIMIT, Microcanonical
 
-_B = 0.1931833275037836  # of the integrator with the smallest error for two gradients
-_LIMIT = 2.553  # of lr √(N λ/T), above which this integrator is unstable
-_KEEP = 149 / 151
-_EXPLORING = 0.1  # V before it falls
-_HELD = 0.7  # share of burn-in before it falls
-_FALLEN = 0.95  # share at which it has fallen
+_FALLEN = 0.95  # share of burn-in at which V has fallen
 _SHARE = 0.5  # of the stability limit of the stiffest direction, that lr is at most
 _LOOKS = 6  # at the stiffest direction, while V falls and at the end
 _BETWEEN = 20  # steps from look to look, at least
 _POWER_ITERATIONS = 15, 5  # at the first look and at later ones, which begin where the last ended; two gradients each
 _DIFFERENCE = 0.01  # of a finite difference, over the root mean square of the weights
-_ON_ITS_WAY = 5.0  # times L, in burn-in
-_SETTLED = 100  # steps that an estimate of the spread takes at least
 
 
 @SAMPLERS.register
-class MCLMC(FullBatchSampler):
+class MCLMC(Microcanonical):
     """Microcanonical Langevin Monte Carlo, unadjusted: `sampler.step(closure)`.
 
     Args:
@@ -78,7 +70,6 @@ class MCLMC(FullBatchSampler):
     """
 
     order = 2
-    gradients_per_step = 2
     citation: ClassVar[str] = """@article{robnik2023microcanonical,
   title={Microcanonical {H}amiltonian {M}onte {C}arlo}, author={Robnik, Jakob and De Luca, G. Bruno and Silverstein, Eva
   and Seljak, Uro{\\v{s}}}, journal={Journal of Machine Learning Research}, volume={24}, number={311}, pages={1--34},
@@ -99,114 +90,41 @@ class MCLMC(FullBatchSampler):
         seed: int = 0,
         chain: int | Sequence[int] = 0,
     ) -> None:
-        for name, value in (("V", V), ("L", 1.0 if L is None else L)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite; given {name}={value}.")
+        if not (math.isfinite(V) and V > 0):
+            raise ValueError(f"V must be positive and finite; given V={V}.")
         super().__init__(
             params,
-            lr=0.01 if lr is None else lr,
+            lr,
             num_data=num_data,
             L=L,
             V=V,
             adapt_steps=adapt_steps,
-            adapt=lr is None if adapt is None else adapt,
-            held=_HELD,
+            adapt=adapt,
             bounded=False,
-            window=0,
             metric=metric,
             temperature=temperature,
             seed=seed,
             chain=chain,
         )
-        self.adapts = self.param_groups[0]["adapt"] or L is None
-
-    def plan(self, burn_in: int) -> None:
-        """V falls during burn-in."""
-        group = self.param_groups[0]
-        if group["adapt_steps"] is None:
-            group["adapt_steps"] = burn_in
 
     def update(self, group: Group, params: list[Tensor], grads: list[Tensor], normals: Normals) -> None:
         """Kick, drift, kick, drift, kick, refresh."""
         (theta,), (g,) = params, grads
-        d, scale = theta.shape[1], group["num_data"] / group["temperature"]
-        u, root = self.by_weight("momentum", lambda: normalize(self.first_normals())), self.metric()
-        rows = self._its_rows(group)
-        assert rows.loss is not None
         if group["adapt"] and _looks_at_curvature(group):
             self._bound(group)
-        epsilon = self.lengths(group) * math.sqrt(d)
-        before = theta.clone(), rows.loss, g
-
-        outer, inner, half = _B * scale * epsilon, (1 - 2 * _B) * scale * epsilon, epsilon / 2
-        change = kick_and_drift(u, theta, g, root, outer, half)
-        _, g = self.evaluate()
-        change += kick_and_drift(u, theta, g, root, inner, half)
-        loss, g = self.evaluate()
-        change += kick_and_drift(u, theta, g, root, outer, None)
-
-        error = scale * (loss - before[1]) + change
-        finite = error.isfinite()
-        if not (finite.is_cpu and bool(finite.all())):  # back to the old θ, with a fresh u
-            u.copy_(torch.where(finite, u, 0))
-            self.by_chain("rejected", 0.0).add_(~finite)
-        self.arrive(finite, before, (loss, g))
-        self.by_chain("energy_error").copy_(error.nan_to_num(0.0, 0.0, 0.0))
-        nu = (torch.expm1(2 * epsilon / self._distance(group, d)) / d).sqrt()
-        refresh(u, normals()[0], nu)
-        if not group["frozen"]:
-            self._adapt(group, epsilon, error, finite)
-
-    def _distance(self, group: Group, d: int) -> Tensor:
-        """L of each chain."""
-        if group["L"] is not None:
-            return torch.full((1, 1), group["L"], dtype=torch.float64, device=group["params"][0].device)
-        return self.by_chain("L", math.sqrt(d)).double() * (1.0 if group["frozen"] else _ON_ITS_WAY)
-
-    # adaptation
-
-    def _adapt(self, group: Group, epsilon: Tensor, error: Tensor, finite: Tensor) -> None:
-        """Of lr, by the energy error; of L, by the spread of the weights."""
-        d = self._its_rows(group).theta.shape[1]
+        epsilon, error, finite = self.unadjusted(group, theta, g, normals)
+        if group["frozen"]:
+            return
         if group["adapt"]:
-            xi = error.square() / (d * _annealed(group)) + 1e-8
-            w = torch.exp(-0.5 * (xi.log() / 9).square())
-            past = _KEEP * self.by_chain("weight", 0.0).double()
-            factor = ((past + w) / (past + w * xi)) ** (1 / 6)
-            self.by_chain("lr", group["lr"])
-            self.set_lengths(group, epsilon / math.sqrt(d) * torch.where(finite, factor, 0.5))
-            self.by_chain("weight").copy_(torch.where(finite, past + w, past))
-        if group["L"] is None:
-            self._follow(group)
-
-    def _follow(self, group: Group) -> None:
-        """Mean and spread of the weights since the last power of two of steps; L is that of the window before."""
-        step = group["step"]
-        if step & (step - 1) == 0:
-            self._set_distance(group)
-            group["window"] = 0
-        theta, root = self._its_rows(group).theta, self.metric()
-        mean = self.by_weight("mean", lambda: theta.clone())
-        if group["window"] == 0:
-            mean.copy_(theta)
-            self.by_chain("spread").zero_()
-        group["window"] += 1
-        off = theta - mean
-        mean.add_(off, alpha=1 / group["window"])
-        off = off if root is None else off / root
-        self.by_chain("spread").add_(off.square().sum(1, keepdim=True), alpha=1 - 1 / group["window"])
-
-    def _set_distance(self, group: Group) -> None:
-        """L = √Σ Var θ, if enough steps have been seen."""
-        if group["L"] is None and group["window"] >= _SETTLED:
-            self.by_chain("L").copy_((self.by_chain("spread") / (group["window"] - 1)).sqrt())
+            self.adapt_by_energy(group, _annealed(group), epsilon, error, finite)
+        self.adapt_distance(group)
 
     def _bound(self, group: Group) -> None:
         """Look at the stiffest direction; after the last look, keep lr away from its stability limit."""
         largest = self.by_chain("curvature", 0.0)
         largest.copy_(torch.maximum(largest.double(), self._largest_curvature()))
         if group["frozen"]:
-            limit = _LIMIT / (largest.double() * group["num_data"] / group["temperature"]).sqrt()
+            limit = LIMIT / (largest.double() * group["num_data"] / group["temperature"]).sqrt()
             self.set_lengths(group, torch.minimum(self.lengths(group), _SHARE * limit))
             group["bounded"] = True
 
@@ -240,14 +158,6 @@ class MCLMC(FullBatchSampler):
                 p.grad.copy_(g)
         return torch.clamp(curvature.double(), min=1e-30)
 
-    def freeze(self) -> None:
-        """Keep lr and L as they are; from here on, steps that are not finite are counted anew."""
-        group = self.param_groups[0]
-        if not group["frozen"]:
-            self._set_distance(group)
-            group["frozen"] = True
-            self.by_chain("rejected", 0.0).zero_()
-
     def observables(self) -> dict[str, Iterable[Tensor]]:
         """ΔE²/d, the V that the chain has; and the number of steps that were not finite."""
         p = self.param_groups[0]["params"][0]
@@ -259,18 +169,13 @@ class MCLMC(FullBatchSampler):
             "rejected": [self.by_chain("rejected", 0.0)],
         }
 
-    def stability_limit(self, curvature: float) -> float:
-        """2.55/√(Nλ/T): the momentum has the speed of a canonical one, as that of HMC."""
-        group = self.param_groups[0]
-        return _LIMIT / math.sqrt(group["num_data"] * curvature / group["temperature"])
-
 
 def _annealed(group: Group) -> float:
     """V at this step: 0.1, then geometrically to the final one."""
-    if not group["adapt_steps"] or group["V"] >= _EXPLORING:
+    if not group["adapt_steps"] or group["V"] >= EXPLORING:
         return float(group["V"])
     done = (group["step"] / group["adapt_steps"] - group["held"]) / (_FALLEN - group["held"])
-    return float(_EXPLORING * (group["V"] / _EXPLORING) ** min(max(done, 0.0), 1.0))
+    return float(EXPLORING * (group["V"] / EXPLORING) ** min(max(done, 0.0), 1.0))
 
 
 def _looks_at_curvature(group: Group) -> bool:

@@ -43,6 +43,7 @@ from langevin.storage.base import SampleStore
 _FIRST_LEG = 1000  # steps of burn-in, at most
 _SHORTEST_LEG = 50
 _BURN_IN_SHARE = 0.5  # of the steps, at most
+_EXPLORING_SHARE = 0.6  # of large steps, with full batches: a chain that is not there yet gains more than it samples
 _SAMPLES = 250  # of each chain, at most
 _LOWERED = 3  # times that a rate is lowered
 _EXPLORES = 10**9  # steps of burn-in, of which no one knows the number yet
@@ -189,8 +190,8 @@ class Autopilot:
         self._enter("burn-in")
         engine = self._engine(self.plan.stage_seed(2), temperature, after=False)
         total = self._affordable(warm)
-        settles = self.plan.sampler == "MCLMC"
-        most = max(2 * _SHORTEST_LEG, int(_BURN_IN_SHARE * share * total * (0.8 if settles else 1.0)))
+        settles = SAMPLERS.named(self.plan.sampler).explores
+        most = max(2 * _SHORTEST_LEG, int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total))
         first = min(_FIRST_LEG, most // 2)
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)

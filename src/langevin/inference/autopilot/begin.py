@@ -62,7 +62,7 @@ def make_plan(
         most = most_full_batches(batches.num_data or 1, spend.times)
         if most < FEWEST_STEPS:
             full, why = False, f"mini-batches: {spend.times:g} times the warm start are at most {most} full ones"
-    name = kind.__name__ if kind is not None else "MCLMC" if full else "SGHMC"
+    name = kind.__name__ if kind is not None else "MAMS" if full else "SGHMC"
     if kind is None and not full and batch_size is None and not isinstance(batches, LoaderBatches):
         batch_size = default_batch_size(batches.num_data or 1)  # that of the warm start
     options = dict(options)
@@ -94,9 +94,9 @@ def make_plan(
 
 
 def most_full_batches(num_data: int, times: float) -> int:
-    """Steps of MCLMC, two gradients each, for a multiple of the longest warm start."""
+    """Steps with full batches, two gradients each, for a multiple of the longest warm start."""
     warm = SECOND_PHASE * max(STEPS * default_batch_size(num_data), EPOCHS * num_data)
-    return int(times * warm / (SAMPLERS.named("MCLMC").gradients_per_step * num_data))
+    return int(times * warm / (SAMPLERS.named("MAMS").gradients_per_step * num_data))
 
 
 def begin(

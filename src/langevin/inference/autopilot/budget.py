@@ -38,6 +38,7 @@ from langevin.samplers import SAMPLERS
 FEWEST_STEPS = 200  # of each chain, for burn-in and samples
 _FEWEST_WARM = 100  # of the first phase of the warm start
 _GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
+_TURNS = 10  # of a chain with full batches, at least
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
@@ -140,13 +141,14 @@ def within_limit(
         pace = replace(pace, spent=seconds_since(since))
     rates = searches(plan)
     chains = plan.chains
+    fewest = fewest_steps(posterior, plan)
     while not chains_given and chains > 1:
-        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
+        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (fewest, _FEWEST_WARM)
         if pace.least(chains / plan.chains, rates, *steps) <= plan.limit:
             break
         chains -= 1
     share = chains / plan.chains
-    least = pace.least(share, rates)
+    least = pace.least(share, rates, fewest)
     if least > plan.limit and plan.full_batch and not regime_given:
         small = replace(
             plan,
@@ -171,6 +173,14 @@ def within_limit(
         plan = replace(plan, chains=chains, why=why)
         pace = pace.of(share)
     return replace(plan, pace=asdict(pace))
+
+
+def fewest_steps(posterior: Posterior, plan: Plan) -> int:
+    """Of each chain. With full batches ten times √d at least: a chain turns after about √d of them."""
+    if not plan.full_batch:
+        return FEWEST_STEPS
+    size = sum(p.numel() for p in posterior.trainable_parameters().values())
+    return max(FEWEST_STEPS, math.ceil(_TURNS * math.sqrt(size)))
 
 
 def seconds_since(then: float) -> float:
@@ -212,7 +222,7 @@ def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     pace = Pace(**plan.pace)
     spent = pace.spent + warm * pace.warm + 2 * pace.warm_first + at_rates * RATE_GRADIENTS * pace.alone
     burn_ins = len(LADDER) if plan.temperature == "auto" else 1
-    stages_of_burn_in = 1 + (plan.sampler == "MCLMC") + (plan.temperature == "auto")
+    stages_of_burn_in = 1 + SAMPLERS.named(plan.sampler).explores + (plan.temperature == "auto")
     spent += (1 + burn_ins * stages_of_burn_in) * pace.sampling_first
     spent += burn_ins * (plan.sampler == "MCLMC") * _STIFFEST * pace.sampling
     spent += (_LOOKS + burn_ins * _LOOKS_IN_BURN_IN) * pace.look

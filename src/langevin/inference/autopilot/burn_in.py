@@ -2,8 +2,8 @@
 frozen.
 
 It is looked at after lengths that double: it is over when the last two windows, of which the second is twice as long,
-do not differ (see `stationary`), or when its share of the budget is spent, which is said. MCLMC takes large steps until
-then, and settles after it, in a quarter as many steps, to small ones.
+do not differ (see `stationary`), or when its share of the budget is spent, which is said. Full-batch samplers take
+large steps until then, and settle after it, in a sixth as many steps, to small ones.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
 _SETTLING = 50  # steps at least
+_SETTLED_IN = 6  # the part of the steps before, at least
 _PREDICTIONS = 4  # random combinations of outputs
 
 
@@ -60,7 +61,7 @@ def run_burn_in(
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """Legs that double from `first` up to `most` steps."""
+    """Legs that double from `first` on; the last ends at `most` steps."""
     engine.monitor = Monitor(_watcher(evaluation, engine.settings.seed), max(1, first // _WATCHED))
     store = stores.find(name)
     if store is None:
@@ -103,8 +104,8 @@ def settle(
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """The rest of burn-in: in the metric at these weights V falls to its final value; then all is frozen."""
-    steps = max(_SETTLING, burnt.steps // 4)
+    """The rest of burn-in: in the metric at these weights steps become small; then all is frozen."""
+    steps = max(_SETTLING, burnt.steps // _SETTLED_IN)
     engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
     store = stores.find(name)
     if store is None:
@@ -114,10 +115,10 @@ def settle(
         metrics = metrics_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
         for each, own in zip(chains, metrics, strict=True) if metrics is not None else ():
             each.tensors.update({f"state/{n}/metric": m.cpu() for n, m in zip(names, own, strict=True)})
-        falling = {"adapt_steps": steps, "held": 0.0, "window": 0}
+        small = {"adapt_steps": steps, "held": 0.0, "window": 0}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
-            stages.hand_over(engine, store, burnt.checkpoints, falling)
+            stages.hand_over(engine, store, burnt.checkpoints, small)
             store.write_manifest()
     with store.writing():
         stages.advance(engine, store, steps, title="settling", progress=progress, interval=interval)
@@ -128,8 +129,8 @@ def settle(
 
 def _lengths(first: int, most: int) -> list[int]:
     lengths = [min(first, most)]
-    while 2 * lengths[-1] <= most:
-        lengths.append(2 * lengths[-1])
+    while lengths[-1] < most:
+        lengths.append(2 * lengths[-1] if 3 * lengths[-1] <= most else most)
     return lengths
 
 
