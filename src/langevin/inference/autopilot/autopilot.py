@@ -192,7 +192,7 @@ class Autopilot:
         total = self._affordable(warm)
         settles = SAMPLERS.named(self.plan.sampler).explores
         most = max(2 * _SHORTEST_LEG, int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total))
-        first = min(_FIRST_LEG, most // 2)
+        first = min(_FIRST_LEG, max(_SHORTEST_LEG, most // 3))
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)
         wanted = self.plan.full_batch or self._rates.by_noise

@@ -1,9 +1,9 @@
 """Burn-in: chains move away from their optima until losses and predictions are stationary; then all that adapts is
 frozen.
 
-It is looked at after lengths that double: it is over when the last two windows, of which the second is twice as long,
-do not differ (see `stationary`), or when its share of the budget is spent, which is said. Full-batch samplers take
-large steps until then, and settle after it, in a sixth as many steps, to small ones.
+It is looked at after lengths that grow by a half: it is over when the last two windows, of which the second is twice as
+long, do not differ (see `stationary`), or when its share of the budget is spent, which is said. Full-batch samplers
+take large steps until then, and settle after it, in a sixth as many steps, to small ones.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from langevin.storage.base import Checkpoint, SampleStore
 _WATCHED = 64  # times in the first leg
 _SETTLING = 50  # steps at least
 _SETTLED_IN = 6  # the part of the steps before, at least
+_GROWTH = 1.5  # of the steps from one look to the next
 _PREDICTIONS = 4  # random combinations of outputs
 
 
@@ -61,7 +62,7 @@ def run_burn_in(
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """Legs that double from `first` on; the last ends at `most` steps."""
+    """Legs that grow from `first` on; the last ends at `most` steps."""
     engine.monitor = Monitor(_watcher(evaluation, engine.settings.seed), max(1, first // _WATCHED))
     store = stores.find(name)
     if store is None:
@@ -130,7 +131,8 @@ def settle(
 def _lengths(first: int, most: int) -> list[int]:
     lengths = [min(first, most)]
     while lengths[-1] < most:
-        lengths.append(2 * lengths[-1] if 3 * lengths[-1] <= most else most)
+        longer = math.ceil(_GROWTH * lengths[-1])
+        lengths.append(longer if _GROWTH * longer <= most else most)
     return lengths
 
 

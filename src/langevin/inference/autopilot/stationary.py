@@ -10,7 +10,7 @@ import numpy as np
 
 from langevin.core.statistics import mean_and_error
 
-_LEVEL = 0.05
+_LEVEL = 0.05  # of looks that find a change where there is none, by any of the quantities
 _NEGLIGIBLE = 0.005  # nats per example, or standard deviations of a prediction
 
 
@@ -43,7 +43,11 @@ def drifts(series: Mapping[int, Sequence[Sequence[float]]], steps: int) -> list[
         after = [b[:, column] for _, b in windows.values()]
         spread = 1.0 if column == 1 else math.sqrt(float(np.mean([np.var(b) for b in after]))) or 1.0
         name = "the log-likelihood" if column == 1 else f"prediction {column - 1}"
-        found.append(Drift(name, *_change(before, after), _NEGLIGIBLE * (1 if column == 1 else 20) * spread))
+        found.append(
+            Drift(
+                name, *_change(before, after, _LEVEL / (columns - 1)), _NEGLIGIBLE * (1 if column == 1 else 20) * spread
+            )
+        )
     return found
 
 
@@ -52,13 +56,13 @@ def _windows(rows: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[(at > steps / 4) & (at <= steps / 2)], rows[(at > steps / 2) & (at <= steps)]
 
 
-def _change(before: list[np.ndarray], after: list[np.ndarray]) -> tuple[float, float]:
+def _change(before: list[np.ndarray], after: list[np.ndarray], level: float) -> tuple[float, float]:
     """With three chains or more paired over chains, else from the errors within windows."""
     each = np.array([b.mean() - a.mean() for a, b in zip(before, after, strict=True)])
     if len(each) >= 3:
         from scipy.special import stdtrit
 
-        widening = float(stdtrit(len(each) - 1, 1 - _LEVEL / 2)) / 2
+        widening = float(stdtrit(len(each) - 1, 1 - level / 2)) / 2
         return float(each.mean()), widening * float(each.std(ddof=1)) / math.sqrt(len(each))
     errors = [mean_and_error(*(row.tolist() for row in rows)).error for rows in (before, after)]
     error = math.hypot(*errors)
