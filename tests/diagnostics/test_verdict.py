@@ -54,7 +54,7 @@ ON = Estimate(1.0, 0.02)
     ("readings", "level", "message"),
     [
         ({"gradient": ON}, "good", "1.00 ± 0.02 (virial), 1.00 ± 0.02 (gradient): on target (1)."),
-        ({"gradient": Estimate(1.3, 0.5)}, "good", "on target (1); the other thermometer is too uncertain to tell"),
+        ({"gradient": Estimate(1.3, 0.5)}, "good", "on target (1); the gradient one is too uncertain to tell"),
         ({"gradient": Estimate(1.5, 0.1)}, "bad", "stiff directions are too hot"),
         ({"gradient": Estimate(1.12, 0.02)}, "warning", "perhaps a little hot"),
         ({"stiffest": Estimate(1.6, 0.1)}, "bad", "stiffest direction at 1.60 ± 0.10 is too hot"),

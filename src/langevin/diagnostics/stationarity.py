@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,16 @@ class Stationarity:
     p_value: float  # Holm-adjusted over all traces; NaN if unknown
     stationary: bool | None  # None if unknown
     why: str = ""  # why it is unknown
+
+
+def watched(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The traces of a run that are tested.
+
+    Without a burn-in, as in the last stage of the autopilot, virial temperatures are about the first weights of the
+    record: they rise from 0 while these are forgotten, which is no drift of the chain.
+    """
+    anchored = ("temperature",) if settings.get("burn_in", 0) > 0 else ()
+    return ("loss", *anchored, "kinetic", "thermostat")
 
 
 def stationarity(traces: Mapping[str, Mapping[int, Sequence[float]]], *, level: float = 0.05) -> list[Stationarity]:

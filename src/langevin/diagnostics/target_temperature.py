@@ -101,7 +101,8 @@ class Temperatures:
             return Judgement("unknown", message, "Run longer, or more chains.")
         inside = [least <= r.mean <= most or abs(r.mean - self.target) <= 3 * r.error for r in certain.values()]
         if all(inside):
-            other = "" if len(certain) == len(readings) else "; the other thermometer is too uncertain to tell"
+            unsure = next((name for name in readings if name not in certain), None)
+            other = "" if unsure is None else f"; the {unsure} one is too uncertain to tell"
             return Judgement("good", f"{found}: on target ({self.target:g}){other}.")
         farthest = max(certain.values(), key=lambda r: abs(r.mean - self.target))
         side = "hot" if farthest.mean > self.target else "cold"

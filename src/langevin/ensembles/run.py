@@ -16,7 +16,7 @@ from langevin.core.statistics import Estimate, mean_and_error
 from langevin.diagnostics.convergence import Convergence, convergence, equal_lengths, weight_convergence
 from langevin.diagnostics.directions import direction_temperatures
 from langevin.diagnostics.inference_data import inference_data
-from langevin.diagnostics.stationarity import Stationarity, stationarity
+from langevin.diagnostics.stationarity import Stationarity, stationarity, watched
 from langevin.diagnostics.target_temperature import Temperatures
 from langevin.diagnostics.temperature import Ratio, over_tensors, ratio_of_means, virial_temperature
 from langevin.diagnostics.verdict import Verdict
@@ -358,8 +358,8 @@ class Run(Ensemble):
     @validated(level=FRACTION)
     def stationarity(self, level: float = 0.05) -> list[Stationarity]:
         """Whether loss, temperatures and thermostat are stationary; see `langevin.diagnostics.stationarity`."""
-        watched = ("loss", "temperature", "kinetic", "thermostat")
-        return stationarity({name: self.trace(name) for name in watched if name in self.traces}, level=level)
+        settings = self.manifest.get("settings", {})
+        return stationarity({name: self.trace(name) for name in watched(settings) if name in self.traces}, level=level)
 
     @validated(subset=COUNT, seed=SEED)
     def to_arviz(

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from langevin.core.batches import Batches, batch_size_of
 from langevin.core.posterior import Posterior
 from langevin.core.progress import tqdm
+from langevin.core.user_level import user_level
 from langevin.ensembles.predictor import Predictor
 from langevin.ensembles.run import Run
 from langevin.ensembles.summary import judge
@@ -45,12 +46,12 @@ def concluded(store: SampleStore, posterior: Posterior, probe: Any, place: Place
         cheap = size <= _SMALL and size * len(run) <= _CHEAP
         verdict = run.verdict() if cheap else judge(run, run.all_temperatures(), None)
     except Exception as error:  # the samples are drawn, and must not be lost
-        warnings.warn(f"The run is complete, but its verdict can't be computed: {error}", stacklevel=4)
+        warnings.warn(f"The run is complete, but its verdict can't be computed: {error}", stacklevel=user_level())
         return run
     optimizes = run.sampler is not None and (run.sampler.target != "posterior" or run.target_temperature == 0)
     if progress and (verdict.level == "bad" or not optimizes):
         tqdm.write(f"verdict {verdict}", sys.stderr)
     if verdict.level == "bad":
         why = " ".join(f"{finding.message} {finding.advice}".rstrip() for finding in verdict.worst)
-        warnings.warn(f"The verdict on this run is bad. {why}", ConvergenceWarning, stacklevel=4)
+        warnings.warn(f"The verdict on this run is bad. {why}", ConvergenceWarning, stacklevel=user_level())
     return run

@@ -23,7 +23,7 @@ from langevin.core.schedules import cyclical
 from langevin.ensembles.run import Run
 from langevin.errors import RunError
 from langevin.inference import checks, distributed
-from langevin.inference.autopilot.begin import begin, make_plan
+from langevin.inference.autopilot.begin import begin, make_plan, refuse_another_plan
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.conclude import concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
@@ -290,11 +290,8 @@ def _by_autopilot(
     place = distributed.place_posterior(posterior, None, chains or 1, device)
     if not place.alone:
         raise ValueError("The autopilot runs in one process; give sampler, lr and steps to torchrun.")
-    if resume == "auto" and out is not None and manifests.exists(Path(out)):
-        found = resume_run(out, posterior, data, callbacks=others["callbacks"], progress=others["progress"])
-        assert isinstance(found, Run)
-        return found
-    load_fixed(init, posterior)
+    repeated = resume == "auto" and out is not None and manifests.exists(Path(out))
+    load_fixed(None if repeated else init, posterior)
     batches = make_batches(data, None if isinstance(data, DataLoader) else batch_size, seed, device_of(posterior))
     checks.check_num_data(posterior, batches)
     plan = make_plan(
@@ -310,6 +307,12 @@ def _by_autopilot(
         budget=budget,
         steps=steps,
     )
+    if repeated:
+        assert out is not None
+        refuse_another_plan(out, plan, chains=chains is not None, sampler=sampler is not None)
+        found = resume_run(out, posterior, data, callbacks=others["callbacks"], progress=others["progress"])
+        assert isinstance(found, Run)
+        return found
     fixed = chains is not None, sampler is not None or batch_size is not None
     store = begin(posterior, data, plan, *fixed, out=out, init=init, since=since, **others)
     return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])

@@ -144,6 +144,28 @@ def test_the_same_call_continues_with_resume_auto(whole) -> None:
     assert torch.equal(draws(whole), draws(small(whole.path, resume="auto")))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 5}, "its seed is 0, given 5"),
+        ({"temperature": 0.5}, "its temperature is 1.0, given 0.5"),
+        ({"budget": "700 steps"}, "its budget is"),
+        ({"chains": 3}, "its chains is 2, given 3"),
+        ({"sampler": lv.HMC}, "its sampler is MAMS, given HMC"),
+    ],
+)
+def test_another_call_does_not_get_this_run(whole, options, message) -> None:
+    options = QUICK | {"resume": "auto"} | options
+    with pytest.raises(lv.RunError, match=f"contains another run: {message}.*out='.*-2'"):
+        lv.sample(linear_posterior(), regression(), out=whole.path, **options)
+
+
+def test_the_virial_trace_about_the_first_weights_is_no_drift(run) -> None:
+    """It rises from 0 while these are forgotten; in a third of good runs that was called a drift."""
+    assert "temperature" in run.traces
+    assert [test.trace for test in run.stationarity()] == ["loss"]
+
+
 def test_temperatures_by_chain_are_for_runs_by_hand() -> None:
     with pytest.raises(ValueError, match=r"the autopilot takes one temperature.*temperature=\[1, 0.3\]"):
         lv.sample(linear_posterior(), regression(), temperature=[1.0, 0.3], **QUICK)
@@ -173,7 +195,10 @@ def test_the_report_shows_what_was_decided(run) -> None:
 def test_a_temperature_is_chosen_on_data_held_out() -> None:
     run = lv.sample(linear_posterior(), regression(), temperature="auto", **QUICK)
     assert run.target_temperature in (1.0, 0.3, 0.1, 0.03)
-    assert any("T = " in decision.decided and decision.stage == "temperature" for decision in run.tuning)
+    (decision,) = (decision for decision in run.tuning if decision.stage == "temperature")
+    assert "T = " in decision.decided
+    assert "18 held-out examples" in decision.why
+    assert "they stay out, and the samples are those of the other 102" in decision.why
     virial = run.temperature()  # about the other chains, with N of the examples that were not held out: 15 % fewer
     assert abs(virial.mean - run.target_temperature) < max(3 * virial.error, 0.07 * run.target_temperature)
 

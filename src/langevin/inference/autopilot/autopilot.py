@@ -148,7 +148,9 @@ class Autopilot:
         if self._stage("temperature"):
             self._about["by_temperature"] = [rung._asdict() for rung in rungs]
             self._about.update({"temperature": chosen, "tried": tried - burnt[chosen].steps})
-            why = f"held-out loss by T: {ladder.shown(rungs)}; the largest T within one standard error of the best"
+            out, others = batch_size_of(self._parts.held_out[1]), self._parts.num_training
+            why = f"loss of {out} held-out examples by T: {ladder.shown(rungs)}; the largest T within one standard "
+            why += f"error of the best; they stay out, and the samples are those of the other {others:,}"
             self._decide("temperature", 0, f"T = {chosen:g}", why)
         return burnt[chosen]
 

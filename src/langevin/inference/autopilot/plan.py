@@ -95,7 +95,7 @@ def choose_regime(posterior: Posterior, batches: Batches) -> tuple[bool, float, 
     """Whether batches are full, the multiply-adds of one example, and why."""
     each = multiply_adds(posterior, batches)
     if isinstance(batches, LoaderBatches):
-        return False, each, "mini-batches, since a DataLoader can't be indexed"
+        return False, each, "mini-batches, since a DataLoader can't be indexed (its data set can: loader.dataset)"
     total = each * (batches.num_data or 1)
     if total <= _FULL_BATCH:
         return True, each, f"full batches: a forward pass over all data takes {total:.1g} multiply-adds"

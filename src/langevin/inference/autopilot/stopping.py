@@ -40,8 +40,8 @@ class Look(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.ess:.0f} effective samples, log predictive density {self.density:.3f} ± {self.error:.1g} "
-            f"(between chains {self.between:.1g})"
+            f"{self.ess:.0f} effective samples within chains, log predictive density {self.density:.3f} ± "
+            f"{self.error:.1g} (between chains {self.between:.1g})"
         )
 
 
