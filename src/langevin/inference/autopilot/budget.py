@@ -130,7 +130,7 @@ def within_limit(
     regime_given: bool,
     since: float | None = None,
 ) -> Plan:
-    """A plan that keeps a limit: with its pace, fewer chains if all would take too much, mini-batches if even one.
+    """A plan that keeps a limit: with its pace, fewer chains if all would take too much, mini-batches if even two.
 
     `since`: when the time began, by `time.perf_counter()`.
     """
@@ -149,7 +149,8 @@ def within_limit(
         chains -= 1
     share = chains / plan.chains
     least = pace.least(share, rates, fewest)
-    if least > plan.limit and plan.full_batch and not regime_given:
+    alone = chains == 1 and not chains_given  # a short chain by itself is far too certain
+    if (least > plan.limit or alone) and plan.full_batch and not regime_given:
         small = replace(
             plan,
             sampler="SGHMC",
