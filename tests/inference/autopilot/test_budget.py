@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import langevin as lv
-from langevin.inference.autopilot import autopilot, budget, warm_start
+from langevin.core.batches import as_batches
+from langevin.inference.autopilot import autopilot, begin, budget, warm_start
 from langevin.inference.autopilot.budget import Budget, Pace
 from tests.inference.autopilot.test_autopilot import Killed, draws, linear_posterior, regression
 
@@ -96,3 +97,18 @@ def test_full_batches_that_exceed_the_gradients_become_small_ones() -> None:
     assert "full ones exceed the budget" in str(run.tuning)
     with pytest.raises(ValueError, match=r"too short.*gradients at least"):
         lv.sample(posterior, (x, x[:, :1]), lv.MCLMC, budget="2e5 gradients", **OPTIONS)
+
+
+def test_full_batches_are_for_two_chains_that_turn_ten_times_or_more() -> None:
+    """With d weights a chain turns after about √d steps."""
+
+    def planned(inputs, gradients):
+        posterior = lv.Posterior(nn.Linear(inputs, 1), lv.likelihoods.Gaussian(0.3), num_data=1000)
+        batches = as_batches((torch.zeros(1000, inputs), torch.zeros(1000, 1)), 10, 0, torch.device("cpu"))
+        options = {"chains": None, "seed": 0, "mode": "auto", "compile": None, "batch_size": None, "steps": None}
+        plan = begin.make_plan(posterior, batches, None, {}, budget=f"{gradients} gradients", **options)
+        plan = budget.within_limit(posterior, None, plan, chains_given=False, regime_given=False)
+        return plan.full_batch, plan.chains
+
+    assert [planned(3, gradients) for gradients in (600_000, 1_200_000)] == [(False, 4), (True, 2)]
+    assert [planned(3000, gradients) for gradients in (1_200_000, 3_000_000)] == [(False, 4), (True, 2)]
