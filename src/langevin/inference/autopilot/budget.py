@@ -38,7 +38,6 @@ from langevin.samplers import SAMPLERS
 FEWEST_STEPS = 200  # of each chain, for burn-in and samples
 _FEWEST_WARM = 100  # of the first phase of the warm start
 _GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
-_TURNS = 10  # of a chain with full batches, at least
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
@@ -141,14 +140,13 @@ def within_limit(
         pace = replace(pace, spent=seconds_since(since))
     rates = searches(plan)
     chains = plan.chains
-    fewest = fewest_steps(posterior, plan)
     while not chains_given and chains > 1:
-        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (fewest, _FEWEST_WARM)
+        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
         if pace.least(chains / plan.chains, rates, *steps) <= plan.limit:
             break
         chains -= 1
     share = chains / plan.chains
-    least = pace.least(share, rates, fewest)
+    least = pace.least(share, rates)
     alone = chains == 1 and not chains_given  # a short chain by itself is far too certain
     if (least > plan.limit or alone) and plan.full_batch and not regime_given:
         small = replace(
@@ -174,14 +172,6 @@ def within_limit(
         plan = replace(plan, chains=chains, why=why)
         pace = pace.of(share)
     return replace(plan, pace=asdict(pace))
-
-
-def fewest_steps(posterior: Posterior, plan: Plan) -> int:
-    """Of each chain. With full batches ten times √d at least: a chain turns after about √d of them."""
-    if not plan.full_batch:
-        return FEWEST_STEPS
-    size = sum(p.numel() for p in posterior.trainable_parameters().values())
-    return max(FEWEST_STEPS, math.ceil(_TURNS * math.sqrt(size)))
 
 
 def seconds_since(then: float) -> float:
