@@ -32,13 +32,13 @@ from langevin.diagnostics.curvature import largest_curvature
 from langevin.ensembles.ensemble import WeightList
 from langevin.ensembles.prediction import ClassPrediction, Prediction, ValuePrediction
 from langevin.ensembles.predictor import Predictor
-from langevin.inference.autopilot.plan import choose_regime
+from langevin.inference.autopilot.plan import choose_regime, full_batch_sampler
 from langevin.inference.checks import preserve_rng_state
 from langevin.inference.find_lr import find_lr
 from langevin.inference.find_map import find_map
 from langevin.inference.sample import sample
 from langevin.inference.steppers import SamplerLike
-from langevin.samplers import MAMS, SAMPLERS, SGD, SGHMC
+from langevin.samplers import SAMPLERS, SGD, SGHMC
 
 Net = nn.Module | Callable[[int, int], nn.Module] | None
 
@@ -114,7 +114,7 @@ class _BayesianNetwork(BaseEstimator):  # type: ignore[misc]
             return self.sampler, "full" if getattr(kind, "full_batch", False) else size
         full, _, _ = choose_regime(posterior, as_batches(data, 1, 0, data[0].device))
         if full:
-            return MAMS, "full"
+            return full_batch_sampler(posterior), "full"
         return partial(SGHMC, lr=find_lr(posterior, data, SGHMC, batch_size=size, init=start, **options).lr), size
 
     def _network(self, features: int, outputs: int) -> nn.Module:
@@ -139,7 +139,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):  # type: ignore[mis
     Args:
         net: a module, or a function (features, classes) → module; by default one hidden layer of 50 units. Features are
             standardized.
-        sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default MAMS on all data or, of many data,
+        sampler: a sampler class, a name or `partial(lv.SGLD, lr=…)`; by default MCLMC on all data or, of many data,
             SGHMC at the rate that `find_lr` finds.
         prior: prior of the weights; by default `Gaussian(1.0)`.
         steps: number of steps of the MAP estimate that chains start from, and of each chain, burn-in included.

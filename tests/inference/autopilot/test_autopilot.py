@@ -151,7 +151,7 @@ def test_the_same_call_continues_with_resume_auto(whole) -> None:
         ({"temperature": 0.5}, "its temperature is 1.0, given 0.5"),
         ({"budget": "700 steps"}, "its budget is"),
         ({"chains": 3}, "its chains is 2, given 3"),
-        ({"sampler": lv.HMC}, "its sampler is MAMS, given HMC"),
+        ({"sampler": lv.HMC}, "its sampler is MCLMC, given HMC"),
     ],
 )
 def test_another_call_does_not_get_this_run(whole, options, message) -> None:

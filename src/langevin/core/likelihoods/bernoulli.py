@@ -21,6 +21,8 @@ class Bernoulli:
     `class_weights` multiply log p of the examples of label 0 and label 1. Their mean over the examples should be 1.
     """
 
+    bounded_curvature = True  # of log p, along the output
+
     def __init__(self, class_weights: Sequence[float] | Tensor | None = None) -> None:
         self.class_weights = checked_weights("Bernoulli", class_weights)
         if self.class_weights is not None:

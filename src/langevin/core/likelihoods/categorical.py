@@ -29,6 +29,8 @@ class Categorical:
             should be 1, which leaves the temperature as it is: N / (classes · examples of the class), for example.
     """
 
+    bounded_curvature = True  # of log p, along the output
+
     def __init__(self, class_weights: Sequence[float] | Tensor | None = None) -> None:
         self.class_weights = checked_weights("Categorical", class_weights)
 

@@ -39,6 +39,11 @@ class Gaussian(ValueLikelihood, nn.Module):
         set_log_scale(self, "log_std", std, sampled)
         self._config = {"std": std, "sampled": sampled}
 
+    @property
+    def bounded_curvature(self) -> bool:
+        """Whether log p has a bounded curvature along the output: 1/σ², unless σ is sampled."""
+        return not self._config["sampled"]
+
     def parameters_of(self, output: Tensor) -> tuple[Tensor, ...]:
         """Mean and standard deviation."""
         return output, torch.exp(self.log_std).to(output.dtype).expand_as(output)

@@ -27,6 +27,8 @@ class MultiLabel(ValueLikelihood):
     Predictions are values: `mean` is the probability of label 1.
     """
 
+    bounded_curvature = True  # of log p, along the output
+
     def parameters_of(self, output: Tensor) -> tuple[Tensor, ...]:
         """The logits."""
         return (in_single_precision(output),)

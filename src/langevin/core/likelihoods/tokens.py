@@ -33,6 +33,8 @@ class Tokens:
     (tensor([-1.6094]), tensor([-3.2189]))
     """
 
+    bounded_curvature = True  # of log p, along the output
+
     def __init__(self, shift: bool = True) -> None:
         self.shift = shift
 

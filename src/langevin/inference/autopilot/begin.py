@@ -17,7 +17,7 @@ from langevin.inference import checks
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.autopilot import Autopilot
 from langevin.inference.autopilot.budget import FEWEST_STEPS, SECOND_PHASE, Budget, within_limit
-from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains
+from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains, full_batch_sampler
 from langevin.inference.autopilot.warm_start import EPOCHS, STEPS, default_batch_size
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
@@ -62,7 +62,7 @@ def make_plan(
         most = most_full_batches(batches.num_data or 1, spend.times)
         if most < FEWEST_STEPS:
             full, why = False, f"mini-batches: {spend.times:g} times the warm start are at most {most} full ones"
-    name = kind.__name__ if kind is not None else "MAMS" if full else "SGHMC"
+    name = kind.__name__ if kind is not None else full_batch_sampler(posterior) if full else "SGHMC"
     if kind is None and not full and batch_size is None and not isinstance(batches, LoaderBatches):
         batch_size = default_batch_size(batches.num_data or 1)  # that of the warm start
     options = dict(options)

@@ -28,7 +28,7 @@ from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
-_SETTLING = 50  # steps at least
+_SETTLING = 100  # steps at least: large steps heat stiff directions, and small ones have to cool them
 _SETTLED_IN = 6  # the part of the steps before, at least
 _GROWTH = 1.5  # of the steps from one look to the next
 _PREDICTIONS = 4  # random combinations of outputs

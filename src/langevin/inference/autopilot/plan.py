@@ -102,6 +102,15 @@ def choose_regime(posterior: Posterior, batches: Batches) -> tuple[bool, float, 
     return False, each, f"mini-batches: a forward pass over all data takes {total:.1g} multiply-adds"
 
 
+def full_batch_sampler(posterior: Posterior) -> str:
+    """MCLMC, or, where the curvature of the likelihood has no bound, MAMS.
+
+    Predicted or sampled noise of σ has a curvature of 1/σ²: chains find ever stiffer regions, and without a Metropolis
+    test heat up there. With it, steps are smaller: of 4,000 weights about a third.
+    """
+    return "MCLMC" if getattr(posterior.likelihood, "bounded_curvature", False) else "MAMS"
+
+
 def default_chains(full_batch: bool) -> int:
     """How many chains there are, unless the user says."""
     return _CHAINS[full_batch]
