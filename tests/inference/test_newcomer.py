@@ -171,7 +171,7 @@ def test_the_last_layer_of_laplace_is_an_option():
         ((toy_data()[0], ["ill", "well"] * 30), r"Number the labels: names, y = np.unique"),
         ((toy_data()[0], [0, 1] * 30), r"targets are a list of 60; write torch.tensor\(y\)"),
         (toy_data()[0], r"lv.sample\(posterior, \(x, y\)\)"),
-        ((toy_data()[0].double(), toy_data()[1]), r"convert the inputs: x.to\(torch.float32\)"),
+        ((toy_data()[0].double(), toy_data()[1]), r"x.to\(torch.float32\), or of an array x.astype\('float32'\)"),
     ],
 )
 def test_data_that_are_not_tensors_of_numbers_are_told_what_to_be(data, message, options):

@@ -198,7 +198,8 @@ def why_no_loss(posterior: Posterior, x: Any, error: Exception) -> str:
     what = f"The loss of the first mini-batch can't be computed (inputs {shapes}): {type(error).__name__}: {error}."
     own = next(posterior.parameters()).dtype
     if any(t.is_floating_point() and t.dtype != own for t in tensors):
-        return f"{what} The model's parameters are {own}; convert the inputs: x.to({own})."
+        array = f"x.astype('{str(own).removeprefix('torch.')}')"
+        return f"{what} The model's parameters are {own}; convert the inputs: x.to({own}), or of an array {array}."
     return f"{what} Check that model(x) works on these inputs, and that its output is one tensor."
 
 

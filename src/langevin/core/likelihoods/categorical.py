@@ -130,5 +130,5 @@ def _remedy(target: Tensor) -> str:
     if target.dim() > 1:
         return "One-hot labels: pass y.argmax(1)."
     if target.is_floating_point() and bool((target == target.round()).all()):
-        return "Labels in floating point: pass y.long()."
+        return "Labels in floating point: pass y.long(), or of an array y.astype('int64')."
     return "Real-valued targets: lv.likelihoods.Gaussian."
