@@ -9,6 +9,7 @@ from torch import nn
 
 import langevin as lv
 from langevin.inference.autopilot import autopilot, budget, warm_start
+from langevin.inference.autopilot.plan import full_batch_sampler
 from langevin.storage.status import describe
 
 N = 120
@@ -117,6 +118,37 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage, w
     again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
     assert torch.equal(draws(again), draws(whole))
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
+
+
+@pytest.mark.parametrize("stage", ["burn-in", "settling", "sampling"])
+def test_with_a_metropolis_test_it_goes_on_bit_for_bit(tmp_path, monkeypatch, stage) -> None:
+    whole = small(tmp_path / "whole", sampler=lv.MAMS)
+    advance = autopilot.stages.advance
+
+    def dies(engine, store, until, **options):
+        advance(engine, store, until, **options)
+        if str(store.path).endswith(stage) or (stage == "sampling" and store.path == tmp_path / "cut"):
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot.stages, "advance", dies)
+        with pytest.raises(Killed):
+            small(tmp_path / "cut", sampler=lv.MAMS)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+    assert 0.9 < float(torch.tensor([*again.trace("acceptance").values()]).mean()) < 1
+
+
+def test_the_sampler_is_by_the_curvature_of_the_likelihood() -> None:
+    likelihoods = lv.likelihoods
+    chosen = {
+        "MCLMC": [likelihoods.Categorical(), likelihoods.Bernoulli(), likelihoods.Gaussian(0.3)],
+        "MAMS": [likelihoods.Gaussian(0.3, sampled=True), likelihoods.HeteroscedasticGaussian(), likelihoods.Poisson()],
+    }
+    for name, each in chosen.items():
+        for likelihood in each:
+            posterior = lv.Posterior(nn.Linear(3, 2), likelihood, num_data=N)
+            assert full_batch_sampler(posterior) == name, likelihood
 
 
 def test_a_given_start_is_where_a_resumed_run_starts_too(tmp_path, monkeypatch) -> None:
