@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import langevin as lv
+from langevin.core.statistics import Estimate
+from langevin.diagnostics.verdict import Finding, Verdict
 from langevin.errors import ConvergenceWarning
 from tests.helpers import toy_data, toy_model, toy_posterior
 
@@ -194,3 +196,11 @@ def test_arrays_that_can_not_be_written_are_taken_in_silence():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ConvergenceWarning)
         lv.sample(toy_posterior(), (x, y), lv.SGLD, lr=1e-3, steps=4, burn_in=1, progress=False)
+
+
+def test_the_warning_of_a_bad_verdict_points_to_the_call(monkeypatch) -> None:
+    bad = Verdict.of([Finding("Loss", "bad", "The chain diverged.")], Estimate(1.0, 0.1))
+    monkeypatch.setattr(lv.Run, "verdict", lambda run: bad)
+    with pytest.warns(ConvergenceWarning, match="The chain diverged") as caught:
+        lv.sample(toy_posterior(), toy_data(), lv.SGLD, lr=0.01, steps=20, progress=False)
+    assert [each.filename for each in caught] == [__file__]

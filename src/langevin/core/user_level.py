@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-_LIBRARY = str(Path(__file__).parents[1])
+_LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def user_level() -> int:

@@ -309,7 +309,8 @@ def _by_autopilot(
     )
     if repeated:
         assert out is not None
-        refuse_another_plan(out, plan, chains=chains is not None, sampler=sampler is not None)
+        were = {"chains": chains, "sampler": sampler, "batch_size": batch_size}
+        refuse_another_plan(out, plan, **{name: value is not None for name, value in were.items()})
         found = resume_run(out, posterior, data, callbacks=others["callbacks"], progress=others["progress"])
         assert isinstance(found, Run)
         return found

@@ -184,6 +184,7 @@ def test_the_same_call_continues_with_resume_auto(whole) -> None:
         ({"budget": "700 steps"}, "its budget is"),
         ({"chains": 3}, "its chains is 2, given 3"),
         ({"sampler": lv.HMC}, "its sampler is MCLMC, given HMC"),
+        ({"batch_size": 30}, "its batch_size is None, given 30"),
     ],
 )
 def test_another_call_does_not_get_this_run(whole, options, message) -> None:

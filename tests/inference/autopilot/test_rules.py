@@ -62,6 +62,16 @@ def test_stationary_chains_are_settled_and_drifting_ones_are_not() -> None:
     assert alarms <= 7  # 5 % of 40 are 2; more than 7 have a probability below 0.001
 
 
+def test_false_alarms_are_of_all_quantities_together() -> None:
+    """With five of them at 5 % each, 45 of 200 looks would find a change."""
+    alarms = 0
+    for seed in range(200):
+        values = np.random.default_rng(seed).normal(size=(10, 80, 5))
+        rows = {c: np.column_stack([np.arange(1, 81), each]).tolist() for c, each in enumerate(values)}
+        alarms += not all(d.settled for d in drifts(rows, 80))
+    assert alarms <= 21  # 5 % of 200 are 10; more than 21 have a probability below 0.001
+
+
 def test_one_chain_is_judged_by_the_errors_within_its_windows() -> None:
     rows = ar1(1, 2000, 0.5, 1)
     assert all(d.settled for d in drifts(series(rows), 2000))

@@ -161,20 +161,21 @@ def go_on(
         Autopilot(posterior, data, plan, store, callbacks, progress, interval).run()
 
 
-def refuse_another_plan(path: str | Path, plan: Plan, *, chains: bool, sampler: bool) -> None:
-    """Raise if a repeated call finds another run than it describes; `chains`, `sampler`: whether they were given."""
+def refuse_another_plan(path: str | Path, plan: Plan, *, chains: bool, sampler: bool, batch_size: bool) -> None:
+    """Raise if a repeated call finds another run than it describes, by what was given."""
     manifest = DirectoryStore.open(path).manifest
     if "autopilot" not in manifest:
         raise RunError(f"{path} contains a run that is not by autopilot. Choose another directory: out='{path}-2'.")
     its = Plan.of_manifest(manifest["autopilot"]["plan"])
     compared = {"seed": "seed", "steps": "steps", "temperature": "temperature", "options": "options of the sampler"}
     compared |= dict.fromkeys(("seconds", "gradients", "times", "most_steps"), "budget")
-    compared |= ({"chains": "chains"} if chains else {}) | ({"sampler": "sampler"} if sampler else {})
+    given = {"chains": chains, "sampler": sampler, "batch_size": batch_size, "full_batch": batch_size}
+    compared |= {name: name for name, was in given.items() if was}
     for name, word in compared.items():
         if (mine := getattr(plan, name)) != (found := getattr(its, name)):
-            given, has = (plan.budget, its.budget) if word == "budget" else (mine, found)
+            mine, found = (plan.budget, its.budget) if word == "budget" else (mine, found)
             raise RunError(
-                f"{path} contains another run: its {word} is {has}, given {given}. Choose another directory: "
+                f"{path} contains another run: its {word} is {found}, given {mine}. Choose another directory: "
                 f"out='{path}-2'; or continue it as it is: lv.resume('{path}', posterior, data)."
             )
 

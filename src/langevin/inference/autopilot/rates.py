@@ -1,8 +1,8 @@
 """Metric, rate and momentum of the sampler: found once for each temperature, and kept in the manifest.
 
-MCLMC adapts its step size by itself, in the metric √s of the posterior's scales. SGHMC with mini-batches has the metric
-s, and its rate and momentum follow from the noise of gradients there (`mini_batches`), at the optimum for burn-in and
-again where burn-in has led. Any other sampler gets the rate of `find_lr`.
+MCLMC and MAMS adapt their step size by themselves, in the metric √s of the posterior's scales. SGHMC with mini-batches
+has the metric s, and its rate and momentum follow from the noise of gradients there (`mini_batches`), at the optimum
+for burn-in and again where burn-in has led. Any other sampler gets the rate of `find_lr`.
 """
 
 from __future__ import annotations

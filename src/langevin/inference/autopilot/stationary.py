@@ -43,11 +43,8 @@ def drifts(series: Mapping[int, Sequence[Sequence[float]]], steps: int) -> list[
         after = [b[:, column] for _, b in windows.values()]
         spread = 1.0 if column == 1 else math.sqrt(float(np.mean([np.var(b) for b in after]))) or 1.0
         name = "the log-likelihood" if column == 1 else f"prediction {column - 1}"
-        found.append(
-            Drift(
-                name, *_change(before, after, _LEVEL / (columns - 1)), _NEGLIGIBLE * (1 if column == 1 else 20) * spread
-            )
-        )
+        negligible = _NEGLIGIBLE * (1 if column == 1 else 20) * spread
+        found.append(Drift(name, *_change(before, after, _LEVEL / (columns - 1)), negligible))
     return found
 
 
