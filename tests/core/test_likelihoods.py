@@ -49,6 +49,11 @@ CASES = {  # likelihood, outputs per example, and p(y | output) by other means
         4,
         lambda o: stats.norm(o[:, :2], np.log1p(np.exp(o[:, 2:])) + 1e-3),
     ),
+    "heteroscedastic student": (
+        lv.likelihoods.HeteroscedasticStudentT(df=5),
+        4,
+        lambda o: stats.t(5, o[:, :2], np.log1p(np.exp(o[:, 2:])) + 1e-3),
+    ),
     "any": (lv.likelihoods.Distribution(_gamma), 2, lambda o: stats.gamma(np.exp(o[:, 0]), scale=np.exp(-o[:, 1]))),
 }
 
@@ -165,6 +170,11 @@ def test_parameters_outside_of_a_distributions_domain_are_a_sentence():
         (lambda: lv.likelihoods.NegativeBinomial(0.0), "dispersion must be positive"),
         (lambda: lv.likelihoods.Ordinal(2), "3 or more"),
         (lambda: lv.likelihoods.HeteroscedasticGaussian(0.0), "smallest scale must be positive"),
+        (
+            lambda: lv.likelihoods.HeteroscedasticStudentT(min_scale=0.0),
+            r"Write HeteroscedasticStudentT\(min_scale=1e-3\)",
+        ),
+        (lambda: lv.likelihoods.HeteroscedasticStudentT(2.0), r"Write HeteroscedasticStudentT\(df=4.0\)"),
         (lambda: lv.likelihoods.Bernoulli([1.0]), "1 class weights for 2 classes"),
         (lambda: lv.likelihoods.Categorical([1.0, -1.0]), "0 or more"),
         (lambda: lv.likelihoods.Distribution(3), "takes a function"),
@@ -210,9 +220,21 @@ def test_likelihoods_refuse_targets_and_outputs(likelihood, output, target, mess
         (torch.zeros(4, 2), torch.tensor([0.0, math.nan, 1.0, 2.0]), "finite targets"),
     ],
 )
-def test_heteroscedastic_gaussian_refuses(output, target, message):
+@pytest.mark.parametrize("make", [lv.likelihoods.HeteroscedasticGaussian, lv.likelihoods.HeteroscedasticStudentT])
+def test_predicted_scales_refuse(make, output, target, message):
     with pytest.raises(ValueError, match=message):
-        lv.likelihoods.HeteroscedasticGaussian().validate(output, target)
+        make().validate(output, target)
+
+
+def test_one_example_far_from_a_confident_prediction_costs_a_logarithm_with_student_t_noise():
+    """30 scales away: 450 nats with Gaussian noise, 5 log 30 = 17 or less with four degrees of freedom."""
+    output, y = torch.tensor([[0.0, math.log(math.expm1(0.099))]]), torch.tensor([3.0])
+    at_mode = torch.zeros(1)
+    costs = []
+    for likelihood in (lv.likelihoods.HeteroscedasticGaussian(), lv.likelihoods.HeteroscedasticStudentT()):
+        costs.append(float(likelihood.log_prob(output, at_mode) - likelihood.log_prob(output, y)))
+    assert costs[0] == pytest.approx(450, rel=1e-3)
+    assert costs[1] == pytest.approx(2.5 * math.log1p(900 / 4), rel=1e-3)
 
 
 @pytest.mark.parametrize(

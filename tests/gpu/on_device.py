@@ -377,11 +377,14 @@ def test_evaluate_attack_and_save(run, tmp_path):
     assert lv.load(tmp_path / "run", toy_model()).predict(X).probs.device.type == "cpu"
 
 
-@pytest.mark.parametrize("name", few(["gaussian", "heteroscedastic", "student-t", "poisson"], []))
+@pytest.mark.parametrize(
+    "name", few(["gaussian", "heteroscedastic", "heteroscedastic student-t", "student-t", "poisson"], [])
+)
 def test_values(name):
     likelihood, outputs, y = {
         "gaussian": (lv.likelihoods.Gaussian(std=0.5, sampled=True), 1, X[:, :1]),
         "heteroscedastic": (lv.likelihoods.HeteroscedasticGaussian(), 2, X[:, :1]),
+        "heteroscedastic student-t": (lv.likelihoods.HeteroscedasticStudentT(), 2, X[:, :1]),
         "student-t": (lv.likelihoods.StudentT(1.0), 1, X[:, :1]),
         "poisson": (lv.likelihoods.Poisson(), 1, X[:, :1].abs().round()),
     }[name]

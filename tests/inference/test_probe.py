@@ -203,6 +203,28 @@ def test_kinks_count():
     assert abs(float(readings.mean()) - exact) < 4 * float(readings.std()) / math.sqrt(150) + 0.03 * exact
 
 
+def test_curvature_of_heavy_tailed_noise_much_smaller_than_the_weights():
+    """The likelihood bends on the scale of the noise, a hundredth of the weights here."""
+    generator = torch.Generator().manual_seed(0)
+    x, theta = torch.randn(300, 4, generator=generator), torch.tensor([1.0, -1.0, 2.0, 0.5])
+    normal = torch.randn(300, generator=generator)
+    chi2 = torch.randn(300, 4, generator=generator).square().sum(1)
+    y = x @ theta + 0.01 * normal / (chi2 / 4).sqrt()
+    posterior = lv.Posterior(nn.Linear(4, 1, bias=False), lv.likelihoods.StudentT(0.01), num_data=300)
+    batches = as_batches((x, y), 300, 0, torch.device("cpu"))
+    start = {"weight": theta[None].clone()}
+    chain = OneChain(posterior, [0], [start], batches, partial(lv.SGLD, lr=1e-6), None, seed=0)
+    likelihood = lv.likelihoods.StudentT(0.01)
+    second = torch.func.hessian(lambda w: -likelihood.log_prob(x @ w, y).sum())(theta)
+    readings = []
+    for step in range(100):
+        chain.step = step
+        readings.append(float(probe.read_gradients(chain, 300)["curvature/weight"][0]))
+    readings = torch.tensor(readings)
+    error = float(readings.std()) / math.sqrt(100)
+    assert abs(float(readings.mean()) / float(second.trace()) - 1) < 4 * error / float(second.trace()) + 0.03
+
+
 def test_where_it_is_not_measured():
     options = {"lr": 1e-3, "steps": 60, "thin": 1, "probe": 0.9}
     loader = DataLoader(TensorDataset(*toy_data()), batch_size=10)

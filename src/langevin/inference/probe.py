@@ -7,7 +7,10 @@ and the same along the stiffest direction v, found by one step of power iteratio
 
 Second derivatives are central differences of gradients, ((∇Û(θ+εz) − ∇Û(θ−εz))·z)/2ε. That takes no more time than a
 second backward pass through the first, works for every model, and counts the kinks of ReLU networks, across which the
-gradient jumps, while the second derivative between them does not know of the jump.
+gradient jumps, while the second derivative between them does not know of the jump. ε has to be small against the scale
+on which the likelihood bends, the noise of an example: with tr ∇²U ≈ ‖∇U‖²/T, moves along all directions together have
+ε² tr ∇²U = κ min(d, N), so that outputs move by about √κ, a tenth, of the noise. (A hundredth of the weights, which it
+is at most, was far too much for Student's t: its curvature was read as an eighth, and the temperature as 8.)
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from langevin.samplers import Sampler
 
 GRADIENTS = 5  # that a reading takes
 _READINGS = 16  # of a chain, if they can be paid for
-_DIFFERENCE = 0.01  # ε over the root mean square of the weights
+_DIFFERENCE = 0.01  # ε over the root mean square of the weights, at most
+_SMALLEST = 1e-4  # at least: mini-batch noise makes ε too small, and then gradients are rounded
+_KAPPA = 0.01  # the square of how far outputs move, over their noise
 _FIRST_ITERATIONS = 4  # of the power iteration
 _OVERHEAD = 500_000  # of calling PyTorch, in weights × examples
 _AT_ONCE = 10**7  # weights × examples of a forward pass; at least a micro-batch
@@ -77,8 +82,9 @@ def read_gradients(group: Chains, size: int) -> dict[str, Tensor]:
     num_data = group.objective.num_data
     theta = [p.detach() for p in group.params]
     second = fetch_probe(group, size, 1)
-    scale = _DIFFERENCE * _norm(theta, group) / math.sqrt(_count(group))
-    scale = torch.where(scale > 0, scale, _DIFFERENCE)
+    whole = size >= (group.batches.num_data or math.inf)
+    g1 = gradients_at(group, theta, second if whole else fetch_probe(group, size, 0))
+    scale = _difference_length(group, theta, g1)
 
     def difference(direction: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """∇²Û v/N, and ∇Û/N, on the second batch."""
@@ -90,8 +96,6 @@ def read_gradients(group: Chains, size: int) -> dict[str, Tensor]:
 
     signs = _signs(group)
     image, g2 = difference(signs)
-    whole = size >= (group.batches.num_data or math.inf)
-    g1 = gradients_at(group, theta, second if whole else fetch_probe(group, size, 0))
     if whole:
         g2 = g1
     found: dict[str, Tensor] = {}
@@ -110,6 +114,16 @@ def read_gradients(group: Chains, size: int) -> dict[str, Tensor]:
     if isinstance(group.stepper, Sampler):
         group.stepper.finish()  # what a preconditioner recorded of these passes is not of the run
     return found
+
+
+def _difference_length(group: Chains, theta: list[Tensor], gradient: list[Tensor]) -> Tensor:
+    """ε of every chain."""
+    weights = _norm(theta, group) / math.sqrt(_count(group))
+    weights = torch.where(weights > 0, weights, 1.0)
+    assert isinstance(group.stepper, Sampler)
+    moved = _KAPPA * min(_count(group), group.objective.num_data) * group.stepper.param_groups[0]["temperature"]
+    length = math.sqrt(moved) / (group.objective.num_data * _norm(gradient, group))
+    return length.clamp(_SMALLEST * weights, _DIFFERENCE * weights)
 
 
 def gradients_at(group: Chains, values: list[Tensor], batch: Batch) -> list[Tensor]:

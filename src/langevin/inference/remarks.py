@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from langevin.core.batches import Batches, LoaderBatches, seeded
-from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, MultiLabel, StudentT
+from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, MultiLabel, StudentT
+from langevin.core.likelihoods.heteroscedastic import PredictedScale
 from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.inference.checks import preserve_rng_state
@@ -63,7 +64,7 @@ def _on_targets(y: Any) -> str | None:
 
 def _on_values(posterior: Posterior, y: Any) -> str | None:
     """Of real values that a network can hardly reach with weights of the prior's size."""
-    if not isinstance(posterior.likelihood, Gaussian | StudentT | HeteroscedasticGaussian) or not isinstance(y, Tensor):
+    if not isinstance(posterior.likelihood, Gaussian | StudentT | PredictedScale) or not isinstance(y, Tensor):
         return None
     y = y.detach().double()
     mean, spread = float(y.mean()), float(y.std()) if y.numel() > 1 else 0.0

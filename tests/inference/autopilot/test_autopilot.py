@@ -143,7 +143,12 @@ def test_the_sampler_is_by_the_curvature_of_the_likelihood() -> None:
     likelihoods = lv.likelihoods
     chosen = {
         "MCLMC": [likelihoods.Categorical(), likelihoods.Bernoulli(), likelihoods.Gaussian(0.3)],
-        "MAMS": [likelihoods.Gaussian(0.3, sampled=True), likelihoods.HeteroscedasticGaussian(), likelihoods.Poisson()],
+        "MAMS": [
+            likelihoods.Gaussian(0.3, sampled=True),
+            likelihoods.HeteroscedasticGaussian(),
+            likelihoods.HeteroscedasticStudentT(),
+            likelihoods.Poisson(),
+        ],
     }
     for name, each in chosen.items():
         for likelihood in each:

@@ -6,7 +6,7 @@ from langevin.core.likelihoods.categorical import Categorical
 from langevin.core.likelihoods.counts import NegativeBinomial, Poisson
 from langevin.core.likelihoods.distribution import Distribution
 from langevin.core.likelihoods.gaussian import Gaussian
-from langevin.core.likelihoods.heteroscedastic import HeteroscedasticGaussian
+from langevin.core.likelihoods.heteroscedastic import HeteroscedasticGaussian, HeteroscedasticStudentT
 from langevin.core.likelihoods.mean_loss import MeanLoss
 from langevin.core.likelihoods.multi_label import MultiLabel
 from langevin.core.likelihoods.ordinal import Ordinal
@@ -21,6 +21,7 @@ __all__ = [
     "Distribution",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "HeteroscedasticStudentT",
     "Likelihood",
     "MeanLoss",
     "MultiLabel",

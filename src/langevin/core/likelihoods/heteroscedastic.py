@@ -1,4 +1,4 @@
-"""Regression with Gaussian noise whose scale is an output of the network."""
+"""Regression with noise whose scale is an output of the network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 from torch.nn import functional
 
+from langevin.core.likelihoods import families
 from langevin.core.likelihoods.base import (
     LIKELIHOODS,
     ValueLikelihood,
@@ -21,22 +22,18 @@ from langevin.core.likelihoods.base import (
 )
 
 
-@LIKELIHOODS.register
-class HeteroscedasticGaussian(ValueLikelihood):
-    """Regression: y ~ N(mean, scale²), both outputs of the network, the dimensions of y independent.
+class PredictedScale(ValueLikelihood):
+    """Abstract: y = mean + scale · noise, mean and scale outputs of the network, the dimensions of y independent.
 
     The network has twice as many outputs as y has values: along dimension 1 the means, then the raw scales r, with
     scale = softplus(r) + min_scale. Meant for standardized targets, where the noise is between `min_scale` and about 1.
-
-    >>> HeteroscedasticGaussian().log_prob(torch.tensor([[0.0, 0.5408]]), torch.tensor([0.0]))  # scale 1: −log √(2π)
-    tensor([-0.919...])
     """
 
     def __init__(self, min_scale: float = 1e-3) -> None:
         if not (math.isfinite(min_scale) and min_scale > 0):
             raise ValueError(
                 f"The smallest scale must be positive; given min_scale={min_scale}. "
-                f"Write HeteroscedasticGaussian(min_scale=1e-3)."
+                f"Write {type(self).__name__}(min_scale=1e-3)."
             )
         self.min_scale = min_scale
 
@@ -50,15 +47,10 @@ class HeteroscedasticGaussian(ValueLikelihood):
         mean, raw = in_single_precision(output).chunk(2, 1)
         return mean, functional.softplus(raw.contiguous()) + self.min_scale  # of a view it takes ten times longer
 
-    def distribution(self, *parameters: Tensor) -> Distribution:
-        """N(mean, scale²)."""
-        return Normal(parameters[0], parameters[1], validate_args=False)
-
-    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Σ −½((y − mean)/scale)² − log scale − ½log 2π over the dimensions of y."""
+    def residual_and_scale(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(y − mean)/scale, and scale."""
         mean, scale = self.parameters_of(output)
-        residual = (like_output(f"{self!r}, half of whose outputs are scales", mean, target) - mean) / scale
-        return per_example(-0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi))
+        return (like_output(f"{self!r}, half of whose outputs are scales", mean, target) - mean) / scale, scale
 
     def validate(self, output: Tensor, target: Tensor) -> None:
         """Refuse outputs that overflow, and targets that are not finite or hardly vary."""
@@ -70,11 +62,11 @@ class HeteroscedasticGaussian(ValueLikelihood):
                 f"standard deviation {spread:.3g}. Standardize them: (y - y.mean()) / y.std()."
             )
 
-    def output_fisher(self, output: Tensor) -> Tensor:
-        """diag(1/scale², 2 (softplus′(r)/scale)²): mean and scale of a Gaussian are orthogonal parameters."""
+    def diagonal_of(self, output: Tensor, mean: float, log_scale: float) -> Tensor:
+        """The Fisher information of the outputs, by those of mean and log scale where the scale is 1."""
         _, scale = self.parameters_of(output)
         slope = output.chunk(2, 1)[1].sigmoid()
-        return diagonal_fisher(torch.cat([scale**-2, 2 * (slope / scale).square()], 1))
+        return diagonal_fisher(torch.cat([mean * scale**-2, log_scale * (slope / scale).square()], 1))
 
     def num_outputs(self, target: Tensor) -> int:
         """Two for every value of y."""
@@ -83,3 +75,72 @@ class HeteroscedasticGaussian(ValueLikelihood):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {"min_scale": self.min_scale}
+
+
+@LIKELIHOODS.register
+class HeteroscedasticGaussian(PredictedScale):
+    """Regression: y ~ N(mean, scale²), both outputs of the network, the dimensions of y independent.
+
+    The network has twice as many outputs as y has values: along dimension 1 the means, then the raw scales r, with
+    scale = softplus(r) + min_scale. Meant for standardized targets, where the noise is between `min_scale` and about 1.
+
+    >>> HeteroscedasticGaussian().log_prob(torch.tensor([[0.0, 0.5408]]), torch.tensor([0.0]))  # scale 1: −log √(2π)
+    tensor([-0.919...])
+    """
+
+    def __init__(self, min_scale: float = 1e-3) -> None:
+        super().__init__(min_scale)
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """N(mean, scale²)."""
+        return Normal(parameters[0], parameters[1], validate_args=False)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Σ −½((y − mean)/scale)² − log scale − ½log 2π over the dimensions of y."""
+        residual, scale = self.residual_and_scale(output, target)
+        return per_example(-0.5 * residual.square() - scale.log() - 0.5 * math.log(2 * math.pi))
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """diag(1/scale², 2 (softplus′(r)/scale)²): mean and scale of a Gaussian are orthogonal parameters."""
+        return self.diagonal_of(output, 1.0, 2.0)
+
+
+@LIKELIHOODS.register
+class HeteroscedasticStudentT(PredictedScale):
+    """Regression: y = mean + scale · t with Student's t of `df` degrees of freedom, mean and scale outputs.
+
+    Outputs are those of `HeteroscedasticGaussian`. A predicted scale can be far too small for a test example; with
+    Gaussian noise one such example costs ½(residual/scale)² nats, here (df + 1) log(residual/scale). The standard
+    deviation of the noise is scale·√(df/(df − 2)).
+
+    >>> HeteroscedasticStudentT(df=4).log_prob(torch.tensor([[0.0, 0.5408]]), torch.tensor([0.0]))  # scale 1: log ⅜
+    tensor([-0.981...])
+    """
+
+    def __init__(self, df: float = 4.0, *, min_scale: float = 1e-3) -> None:
+        super().__init__(min_scale)
+        if not (math.isfinite(df) and df > 2):
+            raise ValueError(
+                f"df must be above 2, so that y has a variance; given df={df}. Write HeteroscedasticStudentT(df=4.0)."
+            )
+        self.df = df
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """Student's t."""
+        mean, scale = parameters
+        return families.StudentT(torch.full_like(mean, self.df), mean, scale, validate_args=False)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """Σ −½(df + 1) log(1 + ((y − mean)/scale)²/df) − log scale + log Γ(½(df + 1)) − log Γ(½df) − ½log(π df)."""
+        residual, scale = self.residual_and_scale(output, target)
+        half = 0.5 * (self.df + 1)
+        constant = math.lgamma(half) - math.lgamma(0.5 * self.df) - 0.5 * math.log(math.pi * self.df)
+        return per_example(constant - half * torch.log1p(residual.square() / self.df) - scale.log())
+
+    def output_fisher(self, output: Tensor) -> Tensor:
+        """diag((df + 1)/(df + 3)/scale², 2 df/(df + 3) (softplus′(r)/scale)²)."""
+        return self.diagonal_of(output, (self.df + 1) / (self.df + 3), 2 * self.df / (self.df + 3))
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"df": self.df, **super().config()}
