@@ -34,7 +34,8 @@ def chance_level(bins: Reliability) -> Chance:
 
 _RESCALE = "rescale on held-out data: lv.evaluation.temperature_scaling(run, held_out)"
 _INTERVALS = (
-    "Let the noise depend on the inputs (HeteroscedasticGaussian), or use lv.evaluation.conformal(run, held_out)."
+    "Let the noise depend on the inputs (HeteroscedasticGaussian, or HeteroscedasticStudentT with outliers), or use "
+    "lv.evaluation.conformal(run, held_out)."
 )
 
 
