@@ -74,7 +74,7 @@ def _values(name: str, train: Any, test: Any, scale: float, split: int) -> Task:
         train,
         test,
         lambda: nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 2)),
-        lv.likelihoods.HeteroscedasticGaussian(),
+        lv.likelihoods.HeteroscedasticStudentT(),
         split,
         scale,
     )

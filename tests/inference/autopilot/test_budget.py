@@ -69,6 +69,24 @@ def test_a_resumed_run_does_not_ask_the_clock_again(tmp_path, monkeypatch) -> No
     assert torch.equal(draws(again), draws(whole))
 
 
+def test_with_a_limit_chains_train_longer_at_twice_the_rate(monkeypatch) -> None:
+    trained = []
+
+    def recorded(*args, **options):
+        trained.append((args[6], options["most"], options["patience"]))
+        raise Killed
+
+    monkeypatch.setattr(warm_start, "_train", recorded)
+    monkeypatch.setattr(warm_start, "STEPS", 100)
+    monkeypatch.setattr(warm_start, "EPOCHS", 1)
+    for options in ({}, {"budget": "1e6 gradients"}):
+        with pytest.raises(Killed):
+            lv.sample(linear_posterior(), regression(), chains=2, **options, **OPTIONS)
+    (lr, most, patience), (faster, longer, more) = trained
+    assert (faster, longer) == (2 * lr, 4 * most)
+    assert more == 2 * patience
+
+
 @pytest.mark.parametrize("sampler", [None, lv.SGHMC])
 def test_a_number_of_gradients_is_kept(sampler) -> None:
     """Those that the run counts itself, which are those that the model computed."""

@@ -3,8 +3,8 @@
 Chains start at fresh initializations, or at the given weights if these are better than fresh ones: then the model is
 pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
 the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
-older than a third of the steps; a second phase at a fifth of the rate refines it. Together the best weights are a deep
-ensemble, which the run keeps.
+older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are fewer
+chains, and each trains longer, at twice the rate. Together the best weights are a deep ensemble, which the run keeps.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _GROWTH = 1.1  # of the steps from one look at the held-out part to the next
 _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
+# with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
+_FASTER, _LONGER, _PATIENT = 2, 4, 3.0
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -76,7 +78,7 @@ def run_warm_start(
     interval: CheckpointInterval,
     progress: bool,
 ) -> WarmStart:
-    """Both phases, the first of at most `most` steps; a phase that has begun goes on."""
+    """Both phases, the first of at most `most` steps, if there is a limit; a phase that has begun goes on."""
     objective = copy.deepcopy(posterior)
     objective.num_data = parts.num_training
     judged = Evaluation(posterior, parts.watched if parts.held_out is None else parts.held_out)
@@ -85,12 +87,13 @@ def run_warm_start(
     size = None if loader else min(batch_size or default_batch_size(parts.num_training), parts.num_training)
     batches = as_batches(parts.training, size, seed, device_of(posterior))
     per_step = size or batch_size_of(batches.fetch(0, 0)[1])
-    lr = _LR / _PRETRAINED if pretrained else _LR
-    epochs = math.ceil(EPOCHS * parts.num_training / per_step)
+    limited = most is not None and not pretrained
+    lr = _LR / _PRETRAINED if pretrained else _LR * (_FASTER if limited else 1)
+    usual = max(STEPS, math.ceil(EPOCHS * parts.num_training / per_step))
+    longest = usual if most is None else min(most, usual * (_LONGER if limited else 1))
     train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    usual = max(STEPS, epochs)
-    first = train("warm-start", starts, lr, most=usual if most is None else min(most, usual))
+    first = train("warm-start", starts, lr, most=longest, patience=_PATIENT if limited else _PATIENCE)
     second = train("warm-start-slower", first.weights, lr / _SLOWER, most=max(_LEG, first.longest // 2), fixed=True)
     steps = first.steps + second.steps
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
@@ -156,6 +159,7 @@ def _train(
     lr: float,
     *,
     most: int,
+    patience: float = _PATIENCE,
     fixed: bool = False,
     seed: int,
     mode: str,
@@ -184,7 +188,7 @@ def _train(
         for leg, until in enumerate(lengths):
             if leg <= store.manifest["best"]["leg"]:
                 continue
-            if not fixed and leg and _is_over(store.manifest["best"]["steps"], lengths[leg - 1]):
+            if not fixed and leg and _is_over(store.manifest["best"]["steps"], lengths[leg - 1], patience):
                 break
             stages.advance(engine, store, until, title="warm start", progress=progress, interval=interval)
             _look(store, judged, chains, leg, until)
@@ -217,8 +221,8 @@ def _lengths(most: int, fixed: bool) -> list[int]:
     return lengths
 
 
-def _is_over(best: list[int], step: int) -> bool:
-    return step >= 4 * _LEG and all(_PATIENCE * max(at, 1) < step for at in best)
+def _is_over(best: list[int], step: int, patience: float) -> bool:
+    return step >= 4 * _LEG and all(patience * max(at, 1) < step for at in best)
 
 
 def by_chain(weights: Mapping[int, Weights]) -> dict[str, Tensor]:
