@@ -91,6 +91,13 @@ class Killed(Exception):
     pass
 
 
+def test_sampled_prior_scales_are_refused_with_temperatures_below_1() -> None:
+    model = nn.Linear(3, 1)
+    posterior = lv.Posterior(model, lv.likelihoods.Gaussian(0.3), lv.priors.adaptive(model), num_data=N)
+    with pytest.raises(ValueError, match=r"prior scales shrink.*temperature=1"):
+        lv.sample(posterior, regression(), temperature="auto", **QUICK)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, short_warm_start) -> lv.Run:
     return small(tmp_path_factory.mktemp("autopilot") / "whole")

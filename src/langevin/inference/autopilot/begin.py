@@ -118,6 +118,11 @@ def begin(
 ) -> SampleStore:
     """A new run, from the first stage to the last; its time counts from `since`, of `time.perf_counter()`."""
     refuse_incompatible_layers(posterior)
+    if plan.temperature == "auto" and posterior.precisions.priors:
+        raise ValueError(
+            'temperature="auto" tries temperatures below 1, where sampled prior scales shrink, and the weights with '
+            "them, whatever the data say. Give temperature=1, or a prior of fixed scales: lv.priors.Gaussian(1.0)."
+        )
     size: Any = "full" if plan.full_batch else plan.batch_size
     batches = make_batches(data, size, plan.seed, device_of(posterior))
     checks.check_data(posterior, batches, plan.seed)

@@ -3,8 +3,9 @@
 Chains start at fresh initializations, or at the given weights if these are better than fresh ones: then the model is
 pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
 the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
-older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are fewer
-chains, and each trains longer, at twice the rate. Together the best weights are a deep ensemble, which the run keeps.
+older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are
+fewer chains, and each trains longer, at twice the rate. Together the best weights are a deep ensemble, which the run
+keeps.
 """
 
 from __future__ import annotations
