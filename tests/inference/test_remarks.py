@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
 from langevin.core.batches import as_batches
@@ -84,6 +85,16 @@ def test_nothing_is_said_of_usual_data(draw) -> None:
         warnings.simplefilter("error", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         draw(classifier(), (X, LABELS))
+
+
+def test_examples_that_are_in_no_batch_are_said() -> None:
+    data = TensorDataset(X, LABELS)
+    with pytest.warns(UserWarning, match=r"its last 4 examples are in no batch.*shuffle=True"):
+        by_hand(classifier(), DataLoader(data, batch_size=6, drop_last=True))
+    for usual in ({"shuffle": True, "drop_last": True}, {}):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*in no batch.*")
+            by_hand(classifier(), DataLoader(data, batch_size=6, **usual))
 
 
 def test_running_statistics_are_left_as_they_are() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, SequentialSampler
 
 from langevin.core.batches import Batches, LoaderBatches, seeded
 from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, MultiLabel, StudentT
@@ -23,9 +24,11 @@ _FAR = 10.0  # mean or standard deviation of a column
 def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -> None:
     """Warn of inputs or targets that are not standardized, of targets all the same, and of probabilities as logits.
 
-    Nothing is said of a DataLoader, whose workers would have to start once more.
+    The data of a DataLoader are not looked at, since its workers would have to start once more.
     """
     if isinstance(batches, LoaderBatches):
+        if (remark := _on_loader(batches.loader)) is not None:
+            warnings.warn(remark, stacklevel=stacklevel + 1)
         return
     with preserve_rng_state():
         x, y = batches.peek()
@@ -35,6 +38,19 @@ def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -
     for remark in remarks:
         if remark is not None:
             warnings.warn(remark, stacklevel=stacklevel + 1)
+
+
+def _on_loader(loader: DataLoader[Any]) -> str | None:
+    """Of examples that no epoch has."""
+    if not (loader.drop_last and loader.batch_size and isinstance(loader.sampler, SequentialSampler)):
+        return None
+    left = len(loader.sampler) % loader.batch_size
+    if left == 0:
+        return None
+    return (
+        f"The DataLoader has drop_last=True and does not shuffle, so its last {left} examples are in no batch. Make it "
+        f"with shuffle=True."
+    )
 
 
 def _on_inputs(x: Any) -> str | None:

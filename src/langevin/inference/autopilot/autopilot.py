@@ -16,6 +16,7 @@ from langevin.core.batches import Batches, as_batches, batch_size_of
 from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.core.progress import tqdm
+from langevin.core.user_level import user_level
 from langevin.ensembles.tuning import Decision
 from langevin.errors import DivergenceError
 from langevin.inference.autopilot import budget as budgets
@@ -47,6 +48,7 @@ _EXPLORING_SHARE = 0.6  # of large steps, with full batches: a chain that is not
 _SAMPLES = 250  # of each chain, at most
 _LOWERED = 3  # times that a rate is lowered
 _EXPLORES = 10**9  # steps of burn-in, of which no one knows the number yet
+_DECIDE = 50  # held-out examples, of which the errors of losses are known to a tenth
 _PROBES = 0.02  # share of the gradients for the gradient thermometer
 
 
@@ -75,6 +77,12 @@ class Autopilot:
                 raise ValueError(
                     'temperature="auto" holds out some of the data, so it needs at least 20 examples that can be '
                     "indexed: pass tensors or a data set instead of a DataLoader, or give a temperature."
+                )
+            if (out := batch_size_of(self._parts.held_out[1])) < _DECIDE:
+                warnings.warn(
+                    f'temperature="auto" chooses by {out} held-out examples, which decide little: the chosen T may be '
+                    f"far from the best one. With so few give a temperature: temperature=1.",
+                    stacklevel=user_level(),
                 )
             self._sampled = copy.deepcopy(self.posterior)
             self._sampled.num_data, self._its_data = self._parts.num_training, self._parts.training
