@@ -22,7 +22,7 @@ from langevin.errors import DivergenceError
 from langevin.inference.autopilot import budget as budgets
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot import temperature as ladder
-from langevin.inference.autopilot.burn_in import BurnIn, run_burn_in, settle
+from langevin.inference.autopilot.burn_in import SETTLING, BurnIn, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
@@ -45,6 +45,7 @@ _FIRST_LEG = 1000  # steps of burn-in, at most
 _SHORTEST_LEG = 50
 _BURN_IN_SHARE = 0.5  # of the steps, at most
 _EXPLORING_SHARE = 0.6  # of large steps, with full batches: a chain that is not there yet gains more than it samples
+_SAMPLING_SHARE = 0.25  # at least
 _SAMPLES = 250  # of each chain, at most
 _LOWERED = 3  # times that a rate is lowered
 _EXPLORES = 10**9  # steps of burn-in, of which no one knows the number yet
@@ -201,7 +202,10 @@ class Autopilot:
         engine = self._engine(self.plan.stage_seed(2), temperature, after=False)
         total = self._affordable(warm)
         settles = SAMPLERS.named(self.plan.sampler).explores
-        most = max(2 * _SHORTEST_LEG, int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total))
+        most = int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total)
+        if settles:  # of few steps a quarter is for samples all the same
+            most = min(most, int((1 - _SAMPLING_SHARE) * share * total) - SETTLING)
+        most = max(2 * _SHORTEST_LEG, most)
         first = min(_FIRST_LEG, max(_SHORTEST_LEG, most // 3))
         if settles:
             engine.make_stepper = partial(engine.make_stepper, adapt_steps=_EXPLORES)

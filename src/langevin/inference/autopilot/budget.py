@@ -35,9 +35,9 @@ from langevin.inference.steppers import OptimizerFactory, sampler_factory
 from langevin.inference.trial import lasting_pace
 from langevin.samplers import SAMPLERS
 
-FEWEST_STEPS = 200  # of each chain, for burn-in and samples
+FEWEST_STEPS = 250  # of each chain: two legs of burn-in, settling, fifty samples
 _FEWEST_WARM = 100  # of the first phase of the warm start
-_GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
+_GOOD_STEPS, _GOOD_WARM = 1000, 3000  # there are fewer chains, but two, if all would have fewer steps than these
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
@@ -141,8 +141,10 @@ def within_limit(
     rates = searches(plan)
     chains = plan.chains
     while not chains_given and chains > 1:
+        share = chains / plan.chains
         steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
-        if pace.least(chains / plan.chains, rates, *steps) <= plan.limit:
+        dear = plan.full_batch and not regime_given and not _leaves_warm_start(pace, share * steps[0], plan.limit)
+        if pace.least(share, rates, *steps) <= plan.limit and not dear:
             break
         chains -= 1
     share = chains / plan.chains
@@ -174,6 +176,11 @@ def within_limit(
     return replace(plan, pace=asdict(pace))
 
 
+def _leaves_warm_start(pace: Pace, steps: float, limit: float) -> bool:
+    """Whether the warm start has its share beside so many steps of all chains."""
+    return steps * pace.sampling <= (1 - _WARM_SHARE) * _RESERVE * limit
+
+
 def seconds_since(then: float) -> float:
     """By `time.perf_counter()`."""
     return time.perf_counter() - then
@@ -203,7 +210,9 @@ def warm_steps(plan: Plan) -> int | None:
     """The most steps that the first phase of the warm start may take, if a limit is given."""
     if plan.limit is None or plan.pace is None:
         return None
-    return max(_FEWEST_WARM, int(_WARM_SHARE * plan.limit / (SECOND_PHASE * plan.pace["warm"])))
+    pace = Pace(**plan.pace)
+    rest = _RESERVE * plan.limit - pace.spent - FEWEST_STEPS * pace.sampling  # a given sampler may need more of it
+    return max(_FEWEST_WARM, int(min(_WARM_SHARE * plan.limit, rest) / (SECOND_PHASE * pace.warm)))
 
 
 def steps_left(plan: Plan, warm: int, at_rates: int) -> int:

@@ -28,7 +28,7 @@ from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
-_SETTLING = 100  # steps at least: large steps heat stiff directions, and small ones have to cool them
+SETTLING = 100  # steps at least: large steps heat stiff directions, and small ones have to cool them
 _SETTLED_IN = 6  # the part of the steps before, at least
 _GROWTH = 1.5  # of the steps from one look to the next
 _PREDICTIONS = 4  # random combinations of outputs
@@ -106,7 +106,7 @@ def settle(
     progress: bool,
 ) -> BurnIn:
     """The rest of burn-in: in the metric at these weights steps become small; then all is frozen."""
-    steps = max(_SETTLING, burnt.steps // _SETTLED_IN)
+    steps = max(SETTLING, burnt.steps // _SETTLED_IN)
     engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
     store = stores.find(name)
     if store is None:
