@@ -140,5 +140,5 @@ def test_full_batches_are_for_two_chains_at_least() -> None:
         plan = budget.within_limit(posterior, None, plan, chains_given=chains is not None, regime_given=False)
         return plan.full_batch, plan.chains
 
-    assert [planned(gradients) for gradients in (600_000, 3_000_000)] == [(False, 3), (True, 2)]
+    assert [planned(gradients) for gradients in (600_000, 3_000_000)] == [(False, 4), (True, 2)]
     assert planned(600_000, chains=1) == (True, 1)

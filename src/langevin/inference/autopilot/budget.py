@@ -37,7 +37,7 @@ from langevin.samplers import SAMPLERS
 
 FEWEST_STEPS = 250  # of each chain: two legs of burn-in, settling, fifty samples
 _FEWEST_WARM = 100  # of the first phase of the warm start
-_GOOD_STEPS, _GOOD_WARM = 1000, 3000  # there are fewer chains, but two, if all would have fewer steps than these
+_GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
