@@ -69,7 +69,7 @@ def test_a_resumed_run_does_not_ask_the_clock_again(tmp_path, monkeypatch) -> No
     assert torch.equal(draws(again), draws(whole))
 
 
-def test_with_a_limit_chains_train_longer_at_twice_the_rate(monkeypatch) -> None:
+def test_with_a_limit_chains_train_longer_and_narrow_networks_faster(monkeypatch) -> None:
     trained = []
 
     def recorded(*args, **options):
@@ -83,8 +83,14 @@ def test_with_a_limit_chains_train_longer_at_twice_the_rate(monkeypatch) -> None
         with pytest.raises(Killed):
             lv.sample(linear_posterior(), regression(), chains=2, **options, **OPTIONS)
     (lr, most, patience), (faster, longer, more) = trained
-    assert (faster, longer) == (2 * lr, 4 * most)
+    assert (faster, longer) == (4 * lr, 4 * most)
     assert more == 2 * patience
+
+
+@pytest.mark.parametrize(("inputs", "rate"), [(3, 0.02), (100, 0.01), (800, 0.005)])
+def test_with_a_limit_wide_networks_are_not_trained_faster(inputs, rate) -> None:
+    posterior = lv.Posterior(nn.Linear(inputs, 1), lv.likelihoods.Gaussian(0.3), num_data=100)
+    assert warm_start._faster_rate(posterior) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("sampler", [None, lv.SGHMC])
@@ -130,7 +136,7 @@ def test_full_batches_that_exceed_the_gradients_become_small_ones() -> None:
         lv.sample(posterior, (x, x[:, :1]), lv.MCLMC, budget="2e5 gradients", **OPTIONS)
 
 
-def test_full_batches_are_for_two_chains_at_least() -> None:
+def test_full_batches_are_for_two_chains_of_500_steps_at_least() -> None:
     posterior = lv.Posterior(nn.Linear(3, 1), lv.likelihoods.Gaussian(0.3), num_data=1000)
     batches = as_batches((torch.zeros(1000, 3), torch.zeros(1000, 1)), 10, 0, torch.device("cpu"))
 
@@ -140,5 +146,5 @@ def test_full_batches_are_for_two_chains_at_least() -> None:
         plan = budget.within_limit(posterior, None, plan, chains_given=chains is not None, regime_given=False)
         return plan.full_batch, plan.chains
 
-    assert [planned(gradients) for gradients in (600_000, 3_000_000)] == [(False, 4), (True, 2)]
+    assert [planned(gradients) for gradients in (600_000, 3_000_000, 6_000_000)] == [(False, 4), (False, 4), (True, 2)]
     assert planned(600_000, chains=1) == (True, 1)

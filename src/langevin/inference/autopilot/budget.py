@@ -38,6 +38,7 @@ from langevin.samplers import SAMPLERS
 FEWEST_STEPS = 250  # of each chain: two legs of burn-in, settling, fifty samples
 _FEWEST_WARM = 100  # of the first phase of the warm start
 _GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
+_FEWEST_FULL = 500  # of two chains, beside a warm start: small batches predict better than fewer full ones
 RATE_STEPS = 1000  # at each rate that is tried, if time allows
 _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
@@ -143,7 +144,8 @@ def within_limit(
     while not chains_given and chains > 1:
         share = chains / plan.chains
         steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
-        dear = plan.full_batch and not regime_given and not _leaves_warm_start(pace, share * steps[0], plan.limit)
+        beside = share * max(steps[0], _FEWEST_FULL)
+        dear = plan.full_batch and not regime_given and not _leaves_warm_start(pace, beside, plan.limit)
         if pace.least(share, rates, *steps) <= plan.limit and not dear:
             break
         chains -= 1

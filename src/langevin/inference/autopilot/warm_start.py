@@ -4,8 +4,8 @@ Chains start at fresh initializations, or at the given weights if these are bett
 pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
 the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
 older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are
-fewer chains, and each trains longer, at twice the rate. Together the best weights are a deep ensemble, which the run
-keeps.
+fewer chains, and each trains longer, and faster if its layers have few inputs. Together the best weights are a deep
+ensemble, which the run keeps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
-_FASTER, _LONGER, _PATIENT = 2, 4, 3.0
+_FASTER, _LONGER, _PATIENT = 4, 4, 3.0
+_MOVE = 1.0  # of a unit of the widest layer in a step of AdamW, lr × its inputs: faster is worse
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -89,7 +90,7 @@ def run_warm_start(
     batches = as_batches(parts.training, size, seed, device_of(posterior))
     per_step = size or batch_size_of(batches.fetch(0, 0)[1])
     limited = most is not None and not pretrained
-    lr = _LR / _PRETRAINED if pretrained else _LR * (_FASTER if limited else 1)
+    lr = _LR / _PRETRAINED if pretrained else _faster_rate(posterior) if limited else _LR
     usual = max(STEPS, math.ceil(EPOCHS * parts.num_training / per_step))
     longest = usual if most is None else min(most, usual * (_LONGER if limited else 1))
     train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
@@ -109,6 +110,12 @@ def run_warm_start(
         + (f"; {redrawn}" if not pretrained and (redrawn := remark_on_redrawn(posterior)) else ""),
         pretrained=pretrained,
     )
+
+
+def _faster_rate(posterior: Posterior) -> float:
+    """For few steps: units move by lr × their inputs, so narrow networks can take up to four times the usual rate."""
+    inputs = max((p[0].numel() for p in posterior.trainable_parameters().values() if p.dim() > 1), default=1)
+    return min(max(_MOVE / max(inputs, 1), _LR), _FASTER * _LR)
 
 
 def adamw(objective: Posterior, lr: float) -> partial[torch.optim.AdamW]:
