@@ -55,7 +55,8 @@ def test_cells_are_run_once_with_equal_budgets_and_the_setting_of_the_validation
         values.append(json.loads((tmp_path / "cells" / cell.file).read_text())["scores"]["nll"])
     assert rows["MC dropout 1"]["number"] == values.index(min(values))
     text = (tmp_path / "page.md").read_text()
-    assert "| IVON | missing |" in text
+    assert "Not run: one network, AdamW" in text
+    assert "IVON" not in text.partition("Not run")[0]
     assert "yacht (2 splits)" in text
     assert "the autopilot has not been run" in text
     (tmp_path / "cells" / leaderboard.Cell("yacht", "Laplace", 1).file).unlink()
@@ -104,6 +105,16 @@ def test_bold_is_the_best_and_what_is_within_two_paired_standard_errors():
     text = page(rows)
     assert "**2.000 ± 0.577**" in text
     assert "0.000 ± 0.000 (1 diverged)" in text
+
+
+def test_methods_are_compared_on_the_splits_that_all_of_them_have():
+    rows = rows_of("deep ensemble", [1.0, 1.0, 1.0, 1.0, 1.0, 9.0]) + rows_of("SGLD", [1.1, 1.1, 1.1, 1.1, 1.2, 0.0])
+    assert best(rows, "nll") == {"deep ensemble", "SGLD"}  # on all six SGLD is ahead, by 1.2 ± 1.6
+    rows += rows_of("HWA", [2.0, 2.0, 2.0, 2.0, 2.0])  # has five, on which SGLD is behind
+    assert best(rows, "nll") == {"deep ensemble"}
+    rows += rows_of("ATMC", [0.0])  # has too few
+    assert best(rows, "nll") == {"deep ensemble"}
+    assert "(1 of 6 splits)" in page(rows)
 
 
 def test_the_judges_compare_the_autopilot_with_the_best_and_with_the_deep_ensemble():
