@@ -139,7 +139,8 @@ def test_crps_of_a_mixture_by_quadrature(seed, components, spread):
     target = torch.tensor([[y]])
     assert scores.crps(prediction, target) == pytest.approx(expected, abs=5e-4)
     density = norm.pdf((y - means) / stds) / stds
-    assert scores.value_scores(prediction, target)["nll"] == pytest.approx(-math.log(density.mean()), rel=1e-6)
+    found = scores.value_scores(prediction, target)["nll"]  # its terms are of order 1, in single precision
+    assert found == pytest.approx(-math.log(density.mean()), rel=1e-6, abs=1e-6)
 
 
 def test_crps_of_many_members_takes_some_of_the_pairs():
