@@ -316,6 +316,11 @@ def resnetpp(b: float = 5.0) -> PerParameter:
     )
 
 
+def number_of_inputs(parameter: Tensor) -> int:
+    """Of a weight tensor (out, in, …); 0 of a bias."""
+    return parameter.shape[1:].numel() if parameter.dim() > 1 else 0
+
+
 @validated(gain=POSITIVE)
 def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     """Gaussians of std = gain/√fan_in, which preserve the scale of activations from layer to layer; biases have std 1.
@@ -324,7 +329,7 @@ def fan_in(model: nn.Module, gain: float = math.sqrt(2)) -> PerParameter:
     """
     priors: dict[str, Prior] = {}
     for name, parameter in model.named_parameters():
-        inputs = parameter[0].numel() if parameter.dim() > 1 else 0
+        inputs = number_of_inputs(parameter)
         priors[glob.escape(name)] = Gaussian(gain / math.sqrt(inputs)) if inputs else Gaussian(1.0)
     return PerParameter({**priors, "*": Gaussian(1.0)})
 
@@ -337,8 +342,8 @@ def adaptive(model: nn.Module, shape: float = 2.0, *, every: int = 10, start: in
     """
     priors: dict[str, Prior] = {}
     for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            rate = 2 * shape / parameter[0].numel()
+        if inputs := number_of_inputs(parameter):
+            rate = 2 * shape / inputs
             priors[glob.escape(name)] = SampledGaussian(shape, rate, every=every, start=start)
     return PerParameter({**priors, "*": Gaussian(1.0)})
 

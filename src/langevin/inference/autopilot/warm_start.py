@@ -22,6 +22,7 @@ from torch import Tensor
 
 from langevin.core.batches import Batches, as_batches, batch_size_of
 from langevin.core.posterior import Posterior
+from langevin.core.priors import number_of_inputs
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation, stack
@@ -44,7 +45,7 @@ _PATIENCE = 1.5  # ends when that many times the steps of the best have not bett
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
 _FASTER, _LONGER, _PATIENT = 4, 4, 3.0
-_MOVE = 1.0  # of a unit of the widest layer in a step of AdamW, lr × its inputs: faster is worse
+_MOVE = 1.0  # lr × inputs, by which a step of AdamW moves a unit of the widest layer: with more, losses are worse
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -114,7 +115,7 @@ def run_warm_start(
 
 def _faster_rate(posterior: Posterior) -> float:
     """For few steps: units move by lr × their inputs, so narrow networks can take up to four times the usual rate."""
-    inputs = max((p[0].numel() for p in posterior.trainable_parameters().values() if p.dim() > 1), default=1)
+    inputs = max(map(number_of_inputs, posterior.trainable_parameters().values()), default=0)
     return min(max(_MOVE / max(inputs, 1), _LR), _FASTER * _LR)
 
 
