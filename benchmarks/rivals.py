@@ -56,7 +56,7 @@ class Job:
         """The rest of the budget in steps, with a rate that decays to 0 unless the method has a schedule of its own."""
         steps = self.steps(per_step=getattr(method, "draws", 1))
         if lr is not None and "optimizer" not in options:
-            options["optimizer"] = partial(torch.optim.Adam, lr=lr)
+            options["optimizer"] = partial(torch.optim.Adam, lr=lr, fused=True)
         if options.pop("decays", True):
             options["schedule"] = partial(CosineAnnealingLR, T_max=steps)
         common: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed, "progress": False}
@@ -72,7 +72,7 @@ def one_network(job: Job, settings: Settings) -> Any:
 
 def adamw(job: Job, settings: Settings) -> Any:
     """One network with the whole budget, a rate that decays to 0, and no early stopping."""
-    adam = partial(torch.optim.AdamW, lr=settings["lr"], weight_decay=0.0)  # the prior is in the loss
+    adam = partial(torch.optim.AdamW, lr=settings["lr"], weight_decay=0.0, fused=True)  # the prior is in the loss
     return job.fit(lv.SWA(cycle=1), optimizer=adam, burn_in=job.steps() - 1)  # of the last step alone
 
 
