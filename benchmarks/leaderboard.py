@@ -119,7 +119,8 @@ def run_cell(folder: Path, cell: Cell, make: Callable[[str, int], Task]) -> dict
     if cell.method != ensemble:
         beside = Cell(cell.set, ensemble, cell.split)
         budget = cell.times * json.loads((folder / beside.file).read_text())["example_gradients"]
-    job = Job(task.posterior, task.train, budget, cell.times, seed=task.seed)
+    asked = (task.test[0],) if task.ood is None else (task.test[0], task.ood)
+    job = Job(task.posterior, task.train, budget, cell.times, task.seed, asked)
     found: dict[str, float] = {}
     failure = ""
     began, computed = time.perf_counter(), time.process_time()

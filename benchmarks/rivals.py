@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import langevin as lv
+from benchmarks.rival_peers import bde, laplace_torch
 from langevin.inference.autopilot.warm_start import default_batch_size
 
 CHAINS = 5  # of samplers
@@ -28,6 +29,7 @@ class Job:
     budget: int
     times: int  # the budget is that of so many deep ensembles
     seed: int
+    asked: tuple[Tensor, ...] = ()  # inputs that will be predicted: peers do it in their own process
     spent: int = field(default=0, init=False)
 
     @property
@@ -206,6 +208,17 @@ METHODS = {
         Method("SGHMC", partial(sampler, lv.SGHMC), _RATES),
         Method("SGNHT", partial(sampler, lv.SGNHT), _RATES),
         Method("ATMC", partial(sampler, lv.ATMC), _RATES),
+        Method("bde", bde, _pairs(lr=(5e-3, 2e-2), desired_energy_var_end=(0.1, 5e-4))),
+        Method(
+            "laplace-torch",
+            laplace_torch,
+            (
+                {"structure": "kron", "layers": "all"},
+                {"structure": "kron", "layers": "last_layer"},
+                {"structure": "diag", "layers": "all"},
+                {"structure": "full", "layers": "last_layer"},
+            ),
+        ),
         Method("autopilot", autopilot),
     )
 }

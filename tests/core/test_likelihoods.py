@@ -90,6 +90,18 @@ def test_the_fisher_is_the_mean_of_the_squared_scores_of_sampled_targets(name):
     assert ((products.mean(0) - fisher).abs() < 4 * error).all()
 
 
+def test_weights_by_predicted_scales_have_mean_1_and_no_gradient():
+    likelihood = lv.likelihoods.HeteroscedasticGaussian()
+    output = torch.tensor([[0.0, -2.0], [1.0, 0.5], [2.0, 3.0]], requires_grad=True)
+    y = torch.tensor([[0.3], [0.3], [0.3]])
+    plain, weighted = likelihood.log_prob(output, y), likelihood.weighted_log_prob(output, y)
+    _, scale = likelihood.parameters_of(output)
+    assert (weighted / plain).tolist() == pytest.approx((scale / scale.mean()).flatten().tolist())
+    (by_weights,) = torch.autograd.grad(weighted.sum(), output)
+    (by_log_prob,) = torch.autograd.grad((plain * (weighted / plain).detach()).sum(), output)
+    assert torch.allclose(by_weights, by_log_prob)
+
+
 @pytest.mark.parametrize("shift", [False, True])
 def test_tokens_are_sampled_with_their_probabilities(shift):
     logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.0]]).expand(20_000, 2, 3)

@@ -87,6 +87,39 @@ def test_with_a_limit_chains_train_longer_and_narrow_networks_faster(monkeypatch
     assert more == 2 * patience
 
 
+def test_with_a_limit_a_predicted_scale_weights_examples_at_first_and_that_resumes(tmp_path, monkeypatch) -> None:
+    """Only where there is a predicted scale, and within the limit."""
+    monkeypatch.setattr(warm_start, "STEPS", 100)
+    model = nn.Linear(3, 2)
+    posterior = lv.Posterior(model, lv.likelihoods.HeteroscedasticGaussian(), lv.priors.Gaussian(1.0), num_data=120)
+    options = {"chains": 2, "budget": "400000 gradients", **OPTIONS}
+    weighted, train = [], warm_start._train
+
+    def recorded(*args, **more):
+        weighted.append((args[4], isinstance(args[3].likelihood, warm_start._ScaleWeighted), more["most"]))
+        return train(*args, **more)
+
+    monkeypatch.setattr(warm_start, "_train", recorded)
+    whole = lv.sample(posterior, regression(), out=tmp_path / "whole", **options)
+    (first, is_weighted, most), (second, *rest) = weighted[:2]
+    assert (first, is_weighted, second, rest[0]) == ("warm-start-weighted", True, "warm-start", False)
+    assert rest[1] == pytest.approx(2 * most, abs=2)
+    assert sum(whole.manifest["autopilot"]["example_gradients"].values()) <= 400_000
+    advance = warm_start.stages.advance
+
+    def dies(engine, store, *args, **more):
+        if str(store.path).endswith("warm-start-weighted") and store.manifest["best"]["leg"] == 2:
+            raise Killed
+        advance(engine, store, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(warm_start.stages, "advance", dies)
+        with pytest.raises(Killed):
+            lv.sample(posterior, regression(), out=tmp_path / "cut", **options)
+    again = lv.resume(tmp_path / "cut", posterior, regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+
+
 @pytest.mark.parametrize(("inputs", "rate"), [(3, 0.02), (100, 0.01), (800, 0.005)])
 def test_with_a_limit_wide_networks_are_not_trained_faster(inputs, rate) -> None:
     posterior = lv.Posterior(nn.Linear(inputs, 1), lv.likelihoods.Gaussian(0.3), num_data=100)

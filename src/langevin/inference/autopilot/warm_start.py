@@ -4,8 +4,9 @@ Chains start at fresh initializations, or at the given weights if these are bett
 pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
 the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
 older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are
-fewer chains, and each trains longer, and faster if its layers have few inputs. Together the best weights are a deep
-ensemble, which the run keeps.
+fewer chains, and each trains longer, and faster if its layers have few inputs; if the likelihood has a predicted scale,
+a third of the first phase has examples weighted by it. Together the best weights are a deep ensemble, which the run
+keeps.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from langevin.core.batches import Batches, as_batches, batch_size_of
+from langevin.core.likelihoods.heteroscedastic import PredictedScale
 from langevin.core.posterior import Posterior
 from langevin.core.priors import number_of_inputs
 from langevin.inference.autopilot import stages
@@ -46,6 +48,7 @@ STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
 _FASTER, _LONGER, _PATIENT = 4, 4, 3.0
 _MOVE = 1.0  # lr × inputs, by which a step of AdamW moves a unit of the widest layer: with more, losses are worse
+_BEGIN = 3  # part of the first phase in which examples are weighted by a predicted scale
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -94,11 +97,16 @@ def run_warm_start(
     lr = _LR / _PRETRAINED if pretrained else _faster_rate(posterior) if limited else _LR
     usual = max(STEPS, math.ceil(EPOCHS * parts.num_training / per_step))
     longest = usual if most is None else min(most, usual * (_LONGER if limited else 1))
-    train = partial(_train, objective, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
+    train = partial(_train, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    first = train("warm-start", starts, lr, most=longest, patience=_PATIENT if limited else _PATIENCE)
-    second = train("warm-start-slower", first.weights, lr / _SLOWER, most=max(_LEG, first.longest // 2), fixed=True)
-    steps = first.steps + second.steps
+    begun = _Phase(starts, [], 0, 0)
+    if limited and (weighted := _weighted(objective)) is not None:
+        begun = train(weighted, "warm-start-weighted", starts, lr, most=max(1, longest // _BEGIN), fixed=True)
+    rest, patience = max(1, longest - begun.steps), _PATIENT if limited else _PATIENCE
+    first = train(objective, "warm-start", begun.weights, lr, most=rest, patience=patience)
+    slower = partial(train, objective, "warm-start-slower", first.weights, lr / _SLOWER, fixed=True)
+    second = slower(most=max(_LEG, (begun.steps + first.longest) // 2))
+    steps = begun.steps + first.steps + second.steps
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
     mean, before = (sum(losses) / chains for losses in (second.losses, judged_losses(judged, starts)))
     return WarmStart(
@@ -111,6 +119,23 @@ def run_warm_start(
         + (f"; {redrawn}" if not pretrained and (redrawn := remark_on_redrawn(posterior)) else ""),
         pretrained=pretrained,
     )
+
+
+class _ScaleWeighted(nn.Module):
+    """A likelihood whose log p is `weighted_log_prob`."""
+
+    def __init__(self, likelihood: PredictedScale) -> None:
+        super().__init__()
+        self.log_prob = likelihood.weighted_log_prob
+
+
+def _weighted(objective: Posterior) -> Posterior | None:
+    """The posterior with examples weighted by their predicted scales, if they have one."""
+    if not isinstance(objective.likelihood, PredictedScale):
+        return None
+    weighted = copy.deepcopy(objective)
+    weighted.likelihood = _ScaleWeighted(objective.likelihood)
+    return weighted
 
 
 def _faster_rate(posterior: Posterior) -> float:
@@ -159,10 +184,10 @@ class _Phase:
 
 
 def _train(
-    objective: Posterior,
     batches: Batches,
     judged: Evaluation,
     chains: int,
+    objective: Posterior,
     name: str,
     starts: list[Weights],
     lr: float,
