@@ -1,8 +1,8 @@
 """Other libraries in the leaderboard: bde and laplace-torch, each in a Python environment of its own.
 
 They get the rows of a table, the widths of its network and the example-gradients of the deep ensemble, train, and
-predict in their own process what they are asked for; scores are computed here. For tables and one hidden layer or
-more of ReLUs. A regression's noise is that of the library: Gaussian, with bde's predicted and laplace-torch's one scale.
+predict in their own process what they are asked for; scores are computed here. For tables and networks of ReLUs. The
+noise of a regression is that of the library: Gaussian, with a predicted scale (bde) or one for all (laplace-torch).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import subprocess
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import langevin as lv
 from langevin.core.likelihoods.base import gaussian
 from langevin.ensembles.prediction import ClassAccumulator, Prediction, ValueAccumulator
 
@@ -37,7 +39,7 @@ _HELD_OUT = 0.15  # by bde, to stop early
 _WARM_SHARE = 0.5  # of bde's gradients; half of its sampling is burn-in, as by its default
 _KEPT = 50  # samples of each of bde's chains
 _PATIENCE = 100  # epochs of full batches
-_NETWORK_SHARE = 0.2  # of the budget: laplace-torch starts at one network, as our Laplace does
+_SQUARED = 0.1  # of standardized targets, the noise by which squared errors are weighed against the prior
 
 _BDE = """
 import json, sys
@@ -62,20 +64,12 @@ torch.set_num_threads(1)
 data, told = np.load(sys.argv[1]), json.loads(sys.argv[2])
 torch.manual_seed(told["seed"])
 x, y, classifies = torch.from_numpy(data["x"]), torch.from_numpy(data["y"]), told["classifies"]
-widths = told["widths"]
 layers = []
-for a, b in zip(widths, widths[1:]):
+for a, b in zip(told["widths"], told["widths"][1:]):
     layers += [nn.Linear(a, b), nn.ReLU()]
 model = nn.Sequential(*layers[:-1])
-loss_of = nn.CrossEntropyLoss() if classifies else nn.MSELoss()
-adam = torch.optim.Adam(model.parameters(), lr=5e-3)
-decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, told["steps"])
-for _ in range(told["steps"]):
-    some = torch.randint(len(x), (told["batch_size"],))
-    adam.zero_grad()
-    loss_of(model(x[some]), y[some]).backward()
-    adam.step()
-    decay.step()
+for index, parameter in enumerate(model.parameters()):
+    parameter.data.copy_(torch.from_numpy(data[f"weight{index}"]))
 loader = DataLoader(TensorDataset(x, y), batch_size=256)
 la = Laplace(
     model, "classification" if classifies else "regression", subset_of_weights=told["layers"],
@@ -151,13 +145,21 @@ def _of_bde(raw: Tensor, classifies: bool) -> Prediction:
 
 
 def laplace_torch(job: Job, settings: Settings) -> Answers:
-    """At one network; prior precision and noise by marginal likelihood; linearized predictions."""
-    steps = max(20, int(_NETWORK_SHARE * job.budget) // job.batch_size)
-    told = {"widths": _widths(job), "steps": steps, "batch_size": job.batch_size, "seed": job.seed, **settings}
-    if not _classifies(job):
-        told["widths"][-1] = 1
-    found = _asked("LANGEVIN_LAPLACE_PYTHON", _LAPLACE, job, told)
-    job.spent += steps * job.batch_size + len(job.train[0])  # a pass for the curvature
+    """At one network, which is ours; prior precision and noise by marginal likelihood; linearized predictions."""
+    widths = _widths(job)
+    if _classifies(job):
+        network = job.ensemble(1)
+    else:  # one output, trained on squared errors
+        layers = [each for a, b in pairwise(widths[:-1]) for each in (nn.Linear(a, b), nn.ReLU())]
+        model, widths[-1] = nn.Sequential(*layers, nn.Linear(widths[-2], 1)), 1
+        noise, prior = lv.likelihoods.Gaussian(_SQUARED), lv.priors.Gaussian(1.0)
+        posterior = lv.Posterior(model, noise, prior, num_data=len(job.train[0]))
+        network = lv.fit(posterior, job.train, lv.DeepEnsemble(1), seed=job.seed, progress=False)
+        job.spent += network.manifest["example_gradients"]
+    weights = {f"weight{index}": w.numpy() for index, w in enumerate(network[0].values())}
+    told = {"widths": widths, "seed": job.seed, **settings}
+    found = _asked("LANGEVIN_LAPLACE_PYTHON", _LAPLACE, job, told, weights)
+    job.spent += len(job.train[0])  # a pass for the curvature
     return Answers(job.asked, [_of_laplace(torch.from_numpy(each), _classifies(job)) for each in found.values()])
 
 
@@ -172,7 +174,9 @@ def _of_laplace(found: Tensor, classifies: bool) -> Prediction:
     return values.result()
 
 
-def _asked(variable: str, script: str, job: Job, told: dict[str, Any]) -> dict[str, np.ndarray]:
+def _asked(
+    variable: str, script: str, job: Job, told: dict[str, Any], weights: dict[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
     """Run the script in the environment of the peer, and read what it found."""
     python = os.environ.get(variable)
     if not python:
@@ -183,7 +187,9 @@ def _asked(variable: str, script: str, job: Job, told: dict[str, Any]) -> dict[s
     x, y = job.train[0].flatten(1).numpy(), job.train[1].numpy()
     with tempfile.TemporaryDirectory() as folder:
         data, out = Path(folder, "data.npz"), Path(folder, "out.npz")
-        np.savez(data, x=x, y=y, **{f"asked{i}": t.flatten(1).numpy() for i, t in enumerate(job.asked)})
+        arrays = {f"asked{i}": t.flatten(1).numpy() for i, t in enumerate(job.asked)}
+        arrays |= {"x": x, "y": y} | (weights or {})
+        np.savez(data, **arrays)  # type: ignore[arg-type]
         told |= {"classifies": _classifies(job)}
         ended = subprocess.run(
             [python, "-c", script, str(data), json.dumps(told), str(out)],
@@ -192,7 +198,7 @@ def _asked(variable: str, script: str, job: Job, told: dict[str, Any]) -> dict[s
             text=True,
         )
         if ended.returncode:
-            raise ArithmeticError(f"{Path(python).parent.parent.name}: {ended.stderr.strip().splitlines()[-1:]}")
+            raise ArithmeticError(f"the peer failed: {ended.stderr.strip()[-500:]}")
         with np.load(out) as found:
             return {name: found[name] for name in sorted(found.files)}
 

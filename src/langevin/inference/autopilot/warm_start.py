@@ -99,7 +99,7 @@ def run_warm_start(
     longest = usual if most is None else min(most, usual * (_LONGER if limited else 1))
     train = partial(_train, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    begun = _Phase(starts, [], 0, 0)
+    begun = _Phase([dict(each) for each in starts], [], 0, 0)
     if limited and (weighted := _weighted(objective)) is not None:
         begun = train(weighted, "warm-start-weighted", starts, lr, most=max(1, longest // _BEGIN), fixed=True)
     rest, patience = max(1, longest - begun.steps), _PATIENT if limited else _PATIENCE
@@ -189,7 +189,7 @@ def _train(
     chains: int,
     objective: Posterior,
     name: str,
-    starts: list[Weights],
+    starts: Sequence[Weights],
     lr: float,
     *,
     most: int,
