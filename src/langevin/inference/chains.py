@@ -25,7 +25,6 @@ from langevin.core.objective import Objective
 from langevin.core.parameters import all_finite, half_precision, nonfinite_example
 from langevin.core.posterior import Posterior
 from langevin.diagnostics.temperature import Thermometer
-from langevin.errors import RunError
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Replicas
 from langevin.inference.noise_rate import bind_sampler
@@ -322,8 +321,7 @@ class Chains(ABC):
                 joined = parts[0] if counts_steps else self._joined(parts).to(p.device)
                 self.stepper.state[p][key.removeprefix(prefix)] = joined
             self.stepper.state[p].update(first.values["state"].get(name, {}))
-        if len(first.values["groups"]) != len(self.stepper.param_groups):
-            raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")
+        self._noise_rate.match(self.stepper, self.params, len(first.values["groups"]))
         for group, saved in zip(self.stepper.param_groups, first.values["groups"], strict=True):
             group.update(saved)
         if self.scheduler is not None:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from langevin.core.batches import Batches, batch_size_of
 from langevin.core.objective import Objective
 from langevin.core.posterior import Posterior
+from langevin.errors import RunError
 from langevin.preconditioners.base import Identity
 from langevin.samplers import Sampler
 
@@ -45,6 +46,15 @@ class NoiseRate:
                     group[name] *= group["factor"]
             if scheduler is not None:
                 scheduler.base_lrs[number] *= group["factor"]
+
+    def match(self, stepper: Optimizer, params: Sequence[Tensor], count: int) -> None:
+        """Have as many groups as the checkpoint; one that was written with a metric has none for the noise."""
+        if count == 1 and len(stepper.param_groups) == 1 + len(self._groups):
+            stepper.param_groups[0]["params"] = list(params)
+            del stepper.param_groups[1:]
+            self._groups = []
+        if count != len(stepper.param_groups):
+            raise RunError("The sampler has other parameter groups than the one that wrote the checkpoint.")
 
 
 def bind_sampler(

@@ -115,3 +115,29 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
     spent = [run.manifest["autopilot"]["example_gradients"] for run in (again, whole)]
     assert spent[0] == spent[1]
+
+
+def test_a_sampled_noise_is_sampled_in_the_metric_and_the_run_resumes(tmp_path, monkeypatch) -> None:
+    """By itself it has a rate of its own, in a parameter group that a run with a metric does not have."""
+    x, y = regression()
+    likelihood = lv.likelihoods.Gaussian(0.5, sampled=True)
+    posterior = lv.Posterior(torch.nn.Linear(3, 1), likelihood, lv.priors.Gaussian(1.0), num_data=len(x))
+    options = {"batch_size": 30, "budget": "4000 steps", "chains": 2, "mode": "sequential", "progress": False}
+    whole = lv.sample(posterior, (x, y), out=tmp_path / "whole", **options)
+    noise = whole.predict(x).aleatoric.mean().sqrt()
+    coefficients = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], 1), y).solution
+    residuals = y - torch.cat([x, torch.ones(len(x), 1)], 1) @ coefficients
+    assert float(noise) == pytest.approx(float(residuals.std()), rel=0.15)  # its posterior's width: 1/√(2·120) = 0.065
+    advance = autopilot.stages.advance
+
+    def dies(engine, store, *args, **more):
+        advance(engine, store, *args, **more)
+        if store.path == tmp_path / "cut":
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot.stages, "advance", dies)
+        with pytest.raises(Killed):
+            lv.sample(posterior, (x, y), out=tmp_path / "cut", **options)
+    again = lv.resume(tmp_path / "cut", posterior, (x, y), progress=False)
+    assert torch.equal(draws(again), draws(whole))
