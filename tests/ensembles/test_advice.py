@@ -9,7 +9,8 @@ from langevin.ensembles.advice import with_call
 
 FEW = Finding("Effective sample size", "warning", "ESS 30 of 500 samples.", "Run longer.")
 DRIFT = Finding("Stationarity", "warning", "The loss drifts.", "Run longer, with a longer burn-in.")
-PLAN = {"seconds": None, "times": None, "steps": None, "temperature": 1.0}
+HOT = Finding("Temperature", "bad", "Too hot.", "Lower the learning rate or increase the batch size.")
+PLAN = {"seconds": None, "times": None, "steps": None, "temperature": 1.0, "options": {}}
 
 
 def manifest(enough=False, **plan):
@@ -38,7 +39,12 @@ def test_burn_in_needs_a_larger_budget() -> None:
     assert found == 'Run longer, with a longer burn-in: lv.sample(posterior, data, budget="6000 steps").'
 
 
+def test_a_rate_that_was_found_is_lowered_by_a_larger_budget() -> None:
+    found = with_call(HOT, manifest(), math.nan).advice
+    assert found == 'Run longer, with a longer burn-in: lv.sample(posterior, data, budget="6000 steps").'
+
+
 def test_other_advice_and_other_runs_are_left_as_they_are() -> None:
-    hot = Finding("Temperature", "bad", "Too hot.", "Lower the learning rate.")
-    assert with_call(hot, manifest(), 30.0) is hot
+    assert with_call(HOT, manifest(options={"lr": 1e-3}), 30.0) is HOT
+    assert with_call(HOT, {"settings": {"steps": 800}}, 30.0) is HOT
     assert with_call(FEW, {"settings": {"steps": 800}}, 30.0) is FEW

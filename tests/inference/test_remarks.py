@@ -114,3 +114,22 @@ def test_options_of_a_sampler_that_is_not_named_are_refused() -> None:
         lv.sample(classifier(), data, momentum=0.9)
     with pytest.raises(ValueError, match=r"no option num_chains=2. Write chains=…"):
         lv.sample(classifier(), data, num_chains=2)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "told"),
+    [
+        (lv.likelihoods.HeteroscedasticGaussian(), X[:, :1].clamp_min(0), True),
+        (lv.likelihoods.HeteroscedasticGaussian(), X[:, :1], False),
+        (lv.likelihoods.HeteroscedasticStudentT(), X[:, :1].clamp_min(0), False),
+    ],
+)
+def test_targets_that_are_often_one_value_are_told_to_have_heavier_tails(likelihood, y, told) -> None:
+    torch.manual_seed(0)
+    posterior = lv.Posterior(nn.Linear(3, 2), likelihood, num_data=40)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        remark_on_data(posterior, as_batches((X, y), 10, 0, torch.device("cpu")), stacklevel=1)
+    said = [str(w.message) for w in caught if "of the targets are 0" in str(w.message)]
+    assert len(said) == told
+    assert all("HeteroscedasticStudentT()" in each for each in said)

@@ -43,6 +43,26 @@ Resume = Annotated[
 ]
 
 
+def _temperature(text: str | None) -> Any:
+    """A number, or "auto"."""
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f'{text!r} is neither a number nor "auto".') from None
+
+
+Temperature = Annotated[
+    str | None,
+    typer.Option(
+        callback=_temperature,
+        metavar="<float or auto>",
+        help='Target temperature; 1 is the Bayes posterior, "auto" chooses by the prediction of held-out data.',
+    ),
+]
+
+
 def sample(
     model: options.Model,
     data: options.Data,
@@ -50,7 +70,7 @@ def sample(
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default adapted.")] = None,
     sampler: SamplerName = None,
     sampler_option: SamplerOption = None,
-    temperature: Annotated[float | None, typer.Option(help="Target temperature; 1 is the Bayes posterior.")] = None,
+    temperature: Temperature = None,
     steps: Annotated[
         int | None, typer.Option(help="Steps of each chain, burn-in included; by default until there are enough.")
     ] = None,

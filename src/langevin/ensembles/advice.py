@@ -1,4 +1,7 @@
-"""What to write where a verdict says to run longer: the call, by what a run by autopilot had."""
+"""What to write where a verdict says to run longer: the call, by what a run by autopilot had.
+
+A rate that the autopilot has found follows from the budget, so what is too hot needs a larger one as well.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from langevin.diagnostics.verdict import ENOUGH_SAMPLES, Finding
 
-_LONGER = "Run longer"
+_LONGER, _SLOWER = "Run longer", "Lower the learning rate"
 _MOST = 20  # times as long
 
 
@@ -19,7 +22,11 @@ def with_call(finding: Finding, manifest: Mapping[str, Any], ess: float) -> Find
     `ess` are the effective samples that there are; NaN if unknown.
     """
     about = manifest.get("autopilot")
-    if not isinstance(about, Mapping) or not finding.advice.startswith(_LONGER):
+    if not isinstance(about, Mapping):
+        return finding
+    if finding.advice.startswith(_SLOWER) and "lr" not in about.get("plan", {}).get("options", {}):
+        finding = replace(finding, advice=f"{_LONGER}, with a longer burn-in")
+    if not finding.advice.startswith(_LONGER):
         return finding
     needed = ENOUGH_SAMPLES / ess if ess > 0 else 1.0
     times = int(min(max(2, math.ceil(1.2 * needed)), _MOST))

@@ -13,16 +13,18 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from langevin.core.batches import Batches, LoaderBatches, seeded
 from langevin.core.likelihoods import Bernoulli, Categorical, Gaussian, MultiLabel, StudentT
-from langevin.core.likelihoods.heteroscedastic import PredictedScale
+from langevin.core.likelihoods.heteroscedastic import HeteroscedasticGaussian, PredictedScale
 from langevin.core.outputs import call
 from langevin.core.posterior import Posterior
 from langevin.inference.checks import preserve_rng_state
 
 _FAR = 10.0  # mean or standard deviation of a column
+_REPEATED = 0.05  # share of the targets, that are one value
+_FEW = 10  # examples, which may be equal by chance of rounding
 
 
 def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -> None:
-    """Warn of inputs or targets that are not standardized, of targets all the same, and of probabilities as logits.
+    """Warn of inputs or targets that are not standardized, of equal targets, and of probabilities as logits.
 
     The data of a DataLoader are not looked at, since its workers would have to start once more.
     """
@@ -35,6 +37,7 @@ def remark_on_data(posterior: Posterior, batches: Batches, *, stacklevel: int) -
         targets = batches.targets()
         targets = y if targets is None else targets
         remarks = [_on_inputs(x), _on_targets(targets), _on_values(posterior, targets), _on_outputs(posterior, x)]
+        remarks.append(_on_repeated(posterior, targets))
     for remark in remarks:
         if remark is not None:
             warnings.warn(remark, stacklevel=stacklevel + 1)
@@ -90,6 +93,21 @@ def _on_values(posterior: Posterior, y: Any) -> str | None:
         f"The targets are not standardized (mean {mean:.3g}, standard deviation {spread:.3g}): a network whose weights "
         f"have the size of the prior hardly reaches them. Sample with (y - y.mean()) / y.std(), and multiply "
         f"predictions by y.std() and add y.mean()."
+    )
+
+
+def _on_repeated(posterior: Posterior, y: Any) -> str | None:
+    """Of a value that many targets have: a predicted scale becomes certain of it, and a Gaussian has no tails."""
+    if not isinstance(posterior.likelihood, HeteroscedasticGaussian) or not isinstance(y, Tensor) or y.numel() == 0:
+        return None
+    values, counts = y.detach().flatten().unique(return_counts=True)
+    most, count = int(counts.argmax()), int(counts.max())
+    if len(values) == 1 or count < _FEW or count < _REPEATED * y.numel():
+        return None
+    return (
+        f"{count / y.numel():.0%} of the targets are {values[most].item():.3g}. A predicted scale shrinks where it is "
+        f"certain of such a value, and with Gaussian noise one test example that has another value then costs hundreds "
+        f"of nats. Write lv.likelihoods.HeteroscedasticStudentT(), whose tails are heavier."
     )
 
 
