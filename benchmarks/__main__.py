@@ -165,13 +165,14 @@ def bde(
     sets: Annotated[str, typer.Option(help="Data sets, separated by commas.")] = "airfoil,bikesharing",
     budgets: Annotated[str, typer.Option(help="Steps of burn-in and after it.")] = "2000+2000",
     threads: Annotated[int, typer.Option(help="Threads of both.")] = 2,
-    seeds: Annotated[int, typer.Option(help="Runs of both.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs of both on the split of bde's paper.")] = 3,
+    splits: Annotated[int, typer.Option(help="Splits, one run of both on each but the first.")] = 5,
 ) -> None:
     """The autopilot beside bde, in its own Python environment (LANGEVIN_BDE_PYTHON), with the same numbers of steps."""
     from benchmarks.bde import run_bde
 
     pairs = [tuple(map(int, each.split("+"))) for each in budgets.split(",")]
-    run_bde(out, sets.split(","), [(burn_in, steps) for burn_in, steps in pairs], typer.echo, threads, seeds)
+    run_bde(out, sets.split(","), [(burn_in, steps) for burn_in, steps in pairs], typer.echo, threads, seeds, splits)
 
 
 @app.command()

@@ -2,7 +2,9 @@
 
 Airfoil and bikesharing as in its paper: four hidden layers of 16 ReLUs, a heteroscedastic Gaussian, a test part of a
 fifth. Both get the same numbers of chains and of steps, before and after burn-in is over, and the same threads; bde
-runs in a Python environment of its own (`LANGEVIN_BDE_PYTHON`), right before ours.
+runs in a Python environment of its own (`LANGEVIN_BDE_PYTHON`), right before ours. Its paper has one split,
+`train_test_split(random_state=0)`, on which several seeds are run; test parts differ by more than seeds, so other
+splits are run too, with one seed each.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ def run_bde(
     say: Callable[[str], None] = print,
     threads: int = 2,
     seeds: int = 3,
+    splits: int = 1,
 ) -> None:
     """Run the rows that are missing, and write results and page."""
     python = os.environ.get("LANGEVIN_BDE_PYTHON")
@@ -66,22 +69,24 @@ def run_bde(
     torch.set_num_threads(threads)
     file = out / "bde.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-    for name, (burn_in, steps), seed in itertools.product(names, budgets, range(seeds)):
-        known = [(row["set"], row["burn_in"], row["steps"], row["seed"]) for row in rows]
-        if (name, burn_in, steps, seed) in known:
+    runs = [(0, seed) for seed in range(seeds)] + [(split, 0) for split in range(1, splits)]
+    for name, (burn_in, steps), (split, seed) in itertools.product(names, budgets, runs):
+        what = {"set": name, "burn_in": burn_in, "steps": steps, "split": split, "seed": seed}
+        if any(what.items() <= row.items() for row in rows):
             continue
-        row = {"set": name, "burn_in": burn_in, "steps": steps, "seed": seed, "threads": threads}
-        row |= measured(name, burn_in, steps, seed, python, threads) | {"environment": environment(torch.device("cpu"))}
+        row = what | {"threads": threads} | measured(name, burn_in, steps, split, seed, python, threads)
+        row |= {"environment": environment(torch.device("cpu"))}
         rows.append(row)
         out.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(rows, indent=1) + "\n")
-        say(f"{name}, {burn_in:,} + {steps:,} steps, seed {seed}: bde {row['bde']}, langevin {row['langevin']}")
+        which = f"split {split}, seed {seed}"
+        say(f"{name}, {burn_in:,} + {steps:,} steps, {which}: bde {row['bde']}, langevin {row['langevin']}")
     (out / "bde.md").write_text(table(rows))
 
 
-def measured(name: str, burn_in: int, steps: int, seed: int, python: str, threads: int) -> dict[str, Any]:
-    """Both on one set with one budget and one seed; the split of the data is the same for all."""
-    x, y, test_x, test_y = split(name)
+def measured(name: str, burn_in: int, steps: int, split: int, seed: int, python: str, threads: int) -> dict[str, Any]:
+    """Both on one split of a set with one budget and one seed."""
+    x, y, test_x, test_y = parts(name, split)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.npz")
         np.savez(data, x=x.numpy(), y=y.numpy(), test_x=test_x.numpy())
@@ -127,7 +132,7 @@ def sampled(x: torch.Tensor, y: torch.Tensor, burn_in: int, steps: int, seed: in
     return lv.sample(posterior, (x, y[:, None]), lv.MCLMC, chains=CHAINS, budget=budget, seed=seed, progress=False)
 
 
-def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def parts(name: str, split: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, y to train on and to test, standardized by the first."""
     from sklearn.model_selection import train_test_split
 
@@ -135,7 +140,7 @@ def split(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
     if not file.exists():
         raise ValueError(f"{name} is read from LANGEVIN_DATA/uci/{name}/data.txt, which does not exist.")
     table = np.loadtxt(file)
-    train, test = train_test_split(np.arange(len(table)), test_size=0.2, random_state=0)
+    train, test = train_test_split(np.arange(len(table)), test_size=0.2, random_state=split)
     mean, std = table[train].mean(0), table[train].std(0)
     scaled = torch.tensor((table - mean) / np.where(std > 0, std, 1.0), dtype=torch.float32)
     return scaled[train, :-1], scaled[train, -1], scaled[test, :-1], scaled[test, -1]
@@ -148,27 +153,37 @@ def scores(mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor) -> dict[
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows, and what bde's paper says of the large budget."""
+    """The split of the paper over seeds, all splits with one seed each, and what bde's paper says."""
     lines = [
-        "| set | steps | threads | seeds | bde: NLL | RMSE | seconds | langevin: NLL | RMSE | seconds | deep ensemble: "
-        "NLL |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| set | steps | runs | bde: NLL | RMSE | seconds | langevin: NLL | RMSE | seconds | langevin − bde: NLL | RMSE"
+        " | deep ensemble: NLL |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    kinds = list(dict.fromkeys((row["set"], row["burn_in"], row["steps"], row["threads"]) for row in rows))
-    for name, burn_in, steps, threads in kinds:
-        own = [row for row in rows if (row["set"], row["burn_in"], row["steps"]) == (name, burn_in, steps)]
-        cells = []
-        for who in ("bde", "langevin"):
-            cells += [_mean([row[who][what] for row in own]) for what in ("nll", "rmse")]
-            cells.append(f"{statistics.median(row[who]['seconds'] for row in own):.0f}")
-        cells.append(_mean([row["deep ensemble"]["nll"] for row in own]))
-        lines.append(f"| {name} | {burn_in:,} + {steps:,} | {threads} | {len(own)} | {' | '.join(cells)} |")
+    kinds = list(dict.fromkeys((row["set"], row["burn_in"], row["steps"]) for row in rows))
+    for name, burn_in, steps in sorted(kinds):
+        mine = [row for row in rows if (row["set"], row["burn_in"], row["steps"]) == (name, burn_in, steps)]
+        by_seed = [row for row in mine if row["split"] == 0]
+        by_split = [row for row in mine if row["seed"] == 0]
+        seeds = f"{len(by_seed)} seed{'s' if len(by_seed) > 1 else ''}"
+        for what, own in ((f"split 0, {seeds}", by_seed), (f"{len(by_split)} splits, 1 seed", by_split)):
+            if len(own) > 1 or own is by_seed:
+                lines.append(f"| {name} | {burn_in:,} + {steps:,} | {what} | {' | '.join(_cells(own))} |")
     published = "; ".join(f"{name} {nll} and {rmse}" for name, (nll, rmse) in PUBLISHED.items())
-    lines += ["", "Means ± standard errors over seeds of one split, and median seconds."]
-    lines += ["", f"Published by bde for 50,000 + 10,000 steps, NLL and RMSE: {published}."]
+    threads = " and ".join(sorted({f"{row['threads']}" for row in rows}))
+    lines += ["", f"Means ± standard errors over runs, differences paired, median seconds with {threads} threads."]
+    lines += ["", f"Published by bde for 50,000 + 10,000 steps on split 0, NLL and RMSE: {published}."]
     return "\n".join(lines) + "\n"
 
 
-def _mean(values: list[float]) -> str:
+def _cells(rows: list[dict[str, Any]]) -> list[str]:
+    cells = []
+    for who in ("bde", "langevin"):
+        cells += [_mean([row[who][what] for row in rows]) for what in ("nll", "rmse")]
+        cells.append(f"{statistics.median(row[who]['seconds'] for row in rows):.0f}")
+    cells += [_mean([row["langevin"][what] - row["bde"][what] for row in rows], "+") for what in ("nll", "rmse")]
+    return [*cells, _mean([row["deep ensemble"]["nll"] for row in rows])]
+
+
+def _mean(values: list[float], sign: str = "") -> str:
     error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{error}"
+    return f"{statistics.fmean(values):{sign}.3f}{error}"

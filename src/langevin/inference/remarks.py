@@ -100,7 +100,7 @@ def _on_repeated(posterior: Posterior, y: Any) -> str | None:
     """Of a value that many targets have: a predicted scale becomes certain of it, and a Gaussian has no tails."""
     if not isinstance(posterior.likelihood, HeteroscedasticGaussian) or not isinstance(y, Tensor) or y.numel() == 0:
         return None
-    values, counts = y.detach().flatten().unique(return_counts=True)
+    values, counts = torch.unique(y.detach(), return_counts=True)
     most, count = int(counts.argmax()), int(counts.max())
     if len(values) == 1 or count < _FEW or count < _REPEATED * y.numel():
         return None
