@@ -37,6 +37,7 @@ SEEDS = (0, 1, 2)
 BUDGET = "1x"
 CURVE = ("1x", "3x")  # on the first seed
 RESAMPLES = 400
+LABELINGS = 100  # of test examples, for the calibration error that chance alone makes
 SAMPLES = 50  # of a chain, at most, that predict
 ERRORS = 2.0  # standard errors that count
 MEASURES = ("nll", "calibration", "auroc")
@@ -88,6 +89,13 @@ def difference(a: Prediction, b: Prediction, y: Tensor) -> dict[str, list[float]
     return found | {name: [exact[name], statistics.stdev(values)] for name, values in drawn.items()}
 
 
+def by_chance(probs: Tensor) -> float:
+    """The calibration error that is measured, on average, if labels have exactly these probabilities."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(probs, LABELINGS, replacement=True, generator=generator)
+    return statistics.fmean(calibration_error(probs, labels) for labels in drawn.T)
+
+
 def cell(name: str, seed: int, budget: str) -> dict[str, Any]:
     """One run and its scores."""
     task = ROWS[name].make(name, seed)
@@ -114,6 +122,7 @@ def cell(name: str, seed: int, budget: str) -> dict[str, Any]:
         "seed": seed,
         "budget": budget,
         "scores": {which: each.measures(y) for which, each in shown.items()},
+        "calibration by chance": {which: by_chance(each.inside) for which, each in shown.items()},
         "chain": difference(shown["chain"], shown["network"], y),
         "ensemble": difference(shown["run"], shown["ensemble"], y),
         "temperature": run.target_temperature,
@@ -198,7 +207,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"| {name} | {budget} | {len(mine)} | {temperatures} | {columns} | {warm:.2g} | "
             f"{max(map(_times, mine)):.2f} | {seconds:.0f} |"
         )
-    lines += ["", "Each cell: NLL / calibration error / OOD AUROC of the test part, means over seeds.", ""]
+    lines += ["", "Each cell: NLL / calibration error / OOD AUROC of the test part, means over seeds."]
+    lines += [*_chances(groups), ""]
     lines += ["| bar | set | difference | met |", "|---|---|---|---|"]
     at_bar = {name: mine for (name, budget), mine in groups.items() if budget == BUDGET}
     for name, mine in at_bar.items():
@@ -219,6 +229,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     counted = ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
     lines += ["", f"Verdicts of the {len(rows)} runs on their own temperature and convergence: {counted}."]
     return "\n".join(lines) + "\n"
+
+
+def _chances(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> list[str]:
+    """What calibration error networks would have whose confidences are right."""
+    found = []
+    for (name, budget), mine in groups.items():
+        known = [row["calibration by chance"]["network"] for row in mine if "calibration by chance" in row]
+        if known and budget == BUDGET:
+            found.append(f"{name} {statistics.fmean(known):.3f}")
+    if not found:
+        return []
+    return ["", f"Calibration error that chance alone would make of the one network's confidences: {', '.join(found)}."]
 
 
 def _bar(what: str, name: str, rows: Sequence[dict[str, Any]], which: str, measures: Sequence[str], met: bool) -> str:

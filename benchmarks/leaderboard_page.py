@@ -36,8 +36,9 @@ continues where it was stopped. Every table says how many splits it has, and whi
 - **Equal budgets.** The deep ensemble (five networks, AdamW with early stopping) sets the number of example-gradients
   of a split; every other method may spend as many. One network, temperature scaling and Laplace need less. A second
   table gives all ten times that, with the same settings. (After all sets had been run, the autopilot's warm start was
-  made faster where budgets are short, and fewer than 500 full batches became small ones: decided on validation parts
-  of the first splits of yacht, concrete and energy. Its cells were run anew.)
+  made faster where budgets are short, fewer than 500 full batches became small ones, and short warm starts began with
+  examples weighted by their predicted scale: decided on validation parts of the first splits. Its cells were run anew.
+  The deep ensemble, which sets the budgets, has none of that.)
 - **Settings.** At most four a method ([benchmarks/rivals.py](../benchmarks/rivals.py)). Each is fitted to four fifths
   of the training part of split 0 with the budget of a deep ensemble there; the one with the lowest negative
   log-likelihood (NLL) of the last fifth is used on all splits. A fit that diverges has an infinite NLL. Test data are
@@ -47,6 +48,10 @@ continues where it was stopped. Every table says how many splits it has, and whi
   methods that spend five times as much.)
 - **Starts.** SWAG, HWA, Laplace and the samplers start at one network (a fifth of the budget); samplers have five
   chains, whose first quarter is burn-in. Others start at a fresh initialization.
+- **Peers.** bde and laplace-torch run in environments of their own, on the same rows, widths and gradients. Their noise
+  is Gaussian: bde's with a predicted scale, laplace-torch's with one scale for all. bde trains with full batches; it
+  has half of the gradients for its ensemble of five and half for MCLMC. laplace-torch starts at our one network, for
+  regression at one of a single output, trained on squared errors.
 - **Scores.** NLL of the predictive mixture and RMSE in the units of the data; calibration error: the mean distance of
   the coverage of central intervals from their probability at nine levels, or the expected calibration error of eight
   bins of equal mass; OOD AUROC by confidence, against patches of photographs (digits) or letters (Fashion-MNIST).

@@ -57,3 +57,12 @@ def test_differences_are_paired() -> None:
     found = difference(Prediction(right, other.outside), other, y)
     assert found["nll"][0] < -2 * found["nll"][1] < 0
     assert found["auroc"][0] > 0
+
+
+def test_right_confidences_have_the_calibration_error_of_chance() -> None:
+    """About 0.8·√(mean p(1 − p)·bins/n) for p near ½."""
+    probs = torch.tensor([[0.5, 0.5]]).double().repeat(800, 1) + torch.linspace(-0.05, 0.05, 800)[
+        :, None
+    ] * torch.tensor([1.0, -1.0])
+    assert images.by_chance(probs) == pytest.approx(0.8 * (0.25 * 8 / 800) ** 0.5, rel=0.1)
+    assert images.by_chance(torch.tensor([[1.0, 0.0]]).double().repeat(80, 1)) == 0
