@@ -11,6 +11,7 @@ import langevin as lv
 from langevin.core.batches import as_batches
 from langevin.inference.autopilot import autopilot, begin, budget, warm_start
 from langevin.inference.autopilot.budget import Budget, Pace
+from langevin.storage.directory import DirectoryStore
 from tests.inference.autopilot.test_autopilot import Killed, draws, linear_posterior, regression
 
 OPTIONS = {"mode": "sequential", "compile": False, "progress": False}
@@ -69,11 +70,11 @@ def test_a_resumed_run_does_not_ask_the_clock_again(tmp_path, monkeypatch) -> No
     assert torch.equal(draws(again), draws(whole))
 
 
-def test_with_a_limit_chains_train_longer_and_narrow_networks_faster(monkeypatch) -> None:
+def test_with_a_limit_chains_train_longer_and_the_rate_decays(monkeypatch) -> None:
     trained = []
 
     def recorded(*args, **options):
-        trained.append((args[6], options["most"], options["patience"]))
+        trained.append((args[4], args[6], options["most"], options.get("anneal", False)))
         raise Killed
 
     monkeypatch.setattr(warm_start, "_train", recorded)
@@ -82,9 +83,43 @@ def test_with_a_limit_chains_train_longer_and_narrow_networks_faster(monkeypatch
     for options in ({}, {"budget": "1e6 gradients"}):
         with pytest.raises(Killed):
             lv.sample(linear_posterior(), regression(), chains=2, **options, **OPTIONS)
-    (lr, most, patience), (faster, longer, more) = trained
-    assert (faster, longer) == (4 * lr, 4 * most)
-    assert more == 2 * patience
+    (_, lr, most, constant), (_, faster, longer, annealed) = trained
+    assert (faster, longer) == (4 * lr, 1.5 * 4 * most)
+    assert (constant, annealed) == (False, True)
+
+
+def test_a_decaying_rate_ends_at_zero_and_resumes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(warm_start, "STEPS", 100)
+    options = {"chains": 2, "budget": "400000 gradients", **OPTIONS}
+    whole = lv.sample(linear_posterior(), regression(), out=tmp_path / "whole", **options)
+    checkpoint = DirectoryStore.open(tmp_path / "whole" / "stages" / "warm-start").checkpoints([0])[0]
+    assert checkpoint.values["groups"][0]["lr"] == pytest.approx(0.0, abs=1e-9)
+    advance = warm_start.stages.advance
+
+    def dies(engine, store, *args, **more):
+        if str(store.path).endswith("warm-start") and store.manifest["best"]["leg"] == 7:
+            raise Killed
+        advance(engine, store, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(warm_start.stages, "advance", dies)
+        with pytest.raises(Killed):
+            lv.sample(linear_posterior(), regression(), out=tmp_path / "cut", **options)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+
+
+@pytest.mark.parametrize(("num_data", "share"), [(30, 0.6), (50, 0.8)])
+def test_many_examples_for_each_weight_leave_more_to_the_warm_start(num_data, share) -> None:
+    """Ten for each of the four weights: samples gain less than a longer training."""
+    posterior = lv.Posterior(nn.Linear(3, 1), lv.likelihoods.Gaussian(0.3), num_data=num_data)
+    batches = as_batches((torch.zeros(num_data, 3), torch.zeros(num_data, 1)), 10, 0, torch.device("cpu"))
+    options = {"chains": 2, "seed": 0, "mode": "auto", "compile": None, "batch_size": None, "steps": None}
+    for options_of_sampler in ({}, {"temperature": "auto"}):
+        plan = begin.make_plan(posterior, batches, None, options_of_sampler, budget="1e7 gradients", **options)
+        plan = budget.within_limit(posterior, None, plan, chains_given=True, regime_given=False)
+        spent = 1.5 * budget.warm_steps(plan) * plan.pace["warm"]
+        assert spent == pytest.approx((0.6 if options_of_sampler else share) * 1e7, rel=1e-3)
 
 
 def test_with_a_limit_a_predicted_scale_weights_examples_at_first_and_that_resumes(tmp_path, monkeypatch) -> None:
@@ -103,7 +138,7 @@ def test_with_a_limit_a_predicted_scale_weights_examples_at_first_and_that_resum
     whole = lv.sample(posterior, regression(), out=tmp_path / "whole", **options)
     (first, is_weighted, most), (second, *rest) = weighted[:2]
     assert (first, is_weighted, second, rest[0]) == ("warm-start-weighted", True, "warm-start", False)
-    assert rest[1] == pytest.approx(2 * most, abs=2)
+    assert rest[1] == pytest.approx(2 * most, abs=2)  # of the steps
     assert sum(whole.manifest["autopilot"]["example_gradients"].values()) <= 400_000
     advance = warm_start.stages.advance
 
@@ -120,10 +155,13 @@ def test_with_a_limit_a_predicted_scale_weights_examples_at_first_and_that_resum
     assert torch.equal(draws(again), draws(whole))
 
 
-@pytest.mark.parametrize(("inputs", "rate"), [(3, 0.02), (100, 0.01), (800, 0.005)])
-def test_with_a_limit_wide_networks_are_not_trained_faster(inputs, rate) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "steps", "rate"),
+    [(3, 1000, 0.02), (3, 6000, 0.01), (3, 10**5, 0.005), (100, 1000, 0.01), (800, 10, 0.005)],
+)
+def test_with_a_limit_the_rate_is_higher_for_few_steps_of_narrow_networks(inputs, steps, rate) -> None:
     posterior = lv.Posterior(nn.Linear(inputs, 1), lv.likelihoods.Gaussian(0.3), num_data=100)
-    assert warm_start._faster_rate(posterior) == pytest.approx(rate)
+    assert warm_start._limited_rate(posterior, steps) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("sampler", [None, lv.SGHMC])

@@ -16,9 +16,9 @@ from langevin.errors import RunError
 from langevin.inference import checks
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.autopilot import Autopilot
-from langevin.inference.autopilot.budget import FEWEST_STEPS, SECOND_PHASE, Budget, within_limit
+from langevin.inference.autopilot.budget import FEWEST_STEPS, Budget, many_examples, within_limit
 from langevin.inference.autopilot.plan import Plan, choose_regime, default_chains, full_batch_sampler
-from langevin.inference.autopilot.warm_start import EPOCHS, STEPS, default_batch_size
+from langevin.inference.autopilot.warm_start import EPOCHS, SECOND_PHASE, STEPS, default_batch_size
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.interrupt import resumable_stages
@@ -89,6 +89,7 @@ def make_plan(
         most_steps=spend.steps,
         steps=steps,
         multiply_adds=each,
+        many_examples=many_examples(posterior),
         why=why,
     )
 

@@ -26,7 +26,7 @@ from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation, stack
 from langevin.inference.autopilot.plan import Plan, default_chains
 from langevin.inference.autopilot.temperature import LADDER
-from langevin.inference.autopilot.warm_start import adamw, default_batch_size
+from langevin.inference.autopilot.warm_start import SECOND_PHASE, adamw, default_batch_size
 from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of
@@ -44,8 +44,9 @@ _FEWEST_RATE_STEPS = 100
 _RATES = 8  # that are tried, usually
 RATE_GRADIENTS = 1.8  # steps that one at a rate takes as long as: some are for readings
 _WARM_SHARE, _RATE_SHARE = 0.6, 0.2  # at most: chains that are few start at good optima, or never get there
-SECOND_PHASE = 1.5  # the warm start has a second phase of half the first, at most
-_RESERVE = 0.93  # the rest is for readings, files and the verdict
+_LARGER_SHARE = 0.8  # of the warm start, if there are many examples for each weight
+_MANY = 10  # examples of a weight: with d weights, samples better a prediction by some d/2N nats an example
+_USABLE, _USABLE_GRADIENTS = 0.93, 0.99  # share of a limit; files and the verdict take time, but no gradients
 _LOOKS, _LOOKS_IN_BURN_IN = 400, 130  # at all chains: in the warm start and in sampling; in a burn-in
 _STIFFEST = 40  # steps of MCLMC that its looks for the stiffest direction take as long as
 _TIMED = 0.01  # of the time, for each kind of step
@@ -65,13 +66,14 @@ class Pace:
     sampling_first: float = 0.0
     look: float = 0.0  # at the watched examples, with the weights of all chains
     spent: float = 0.0  # before the first stage
+    usable: float = _USABLE  # share of the limit
 
     def least(self, chains: float, rates: int, steps: int = FEWEST_STEPS, warm: int = _FEWEST_WARM) -> float:
         """What this share of the chains, and this number of searches for a rate, take with so many steps."""
         trained = SECOND_PHASE * warm * self.warm + min(SECOND_PHASE * warm / traced.FIRST, 2) * self.warm_first
         sampled = steps * self.sampling + min(steps / traced.FIRST, 2) * self.sampling_first
         search = rates * _RATES * _FEWEST_RATE_STEPS * RATE_GRADIENTS * self.alone
-        return (chains * (trained + sampled) + search) / _RESERVE + self.spent
+        return (chains * (trained + sampled) + search) / self.usable + self.spent
 
     def of(self, share: float) -> Pace:
         """With this share of the chains."""
@@ -180,7 +182,7 @@ def within_limit(
 
 def _leaves_warm_start(pace: Pace, steps: float, limit: float) -> bool:
     """Whether the warm start has its share beside so many steps of all chains."""
-    return steps * pace.sampling <= (1 - _WARM_SHARE) * _RESERVE * limit
+    return steps * pace.sampling <= (1 - _WARM_SHARE) * pace.usable * limit
 
 
 def seconds_since(then: float) -> float:
@@ -213,8 +215,14 @@ def warm_steps(plan: Plan) -> int | None:
     if plan.limit is None or plan.pace is None:
         return None
     pace = Pace(**plan.pace)
-    rest = _RESERVE * plan.limit - pace.spent - FEWEST_STEPS * pace.sampling  # a given sampler may need more of it
-    return max(_FEWEST_WARM, int(min(_WARM_SHARE * plan.limit, rest) / (SECOND_PHASE * pace.warm)))
+    rest = pace.usable * plan.limit - pace.spent - FEWEST_STEPS * pace.sampling  # a given sampler may need more of it
+    share = _LARGER_SHARE if plan.many_examples and not searches(plan) and plan.temperature != "auto" else _WARM_SHARE
+    return max(_FEWEST_WARM, int(min(share * plan.limit, rest) / (SECOND_PHASE * pace.warm)))
+
+
+def many_examples(posterior: Posterior) -> bool:
+    """Whether there are so many for each weight that samples gain little on an optimum."""
+    return posterior.num_data >= _MANY * sum(p.numel() for p in posterior.trainable_parameters().values())
 
 
 def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
@@ -228,14 +236,14 @@ def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     spent += (1 + burn_ins * stages_of_burn_in) * pace.sampling_first
     spent += burn_ins * (plan.sampler == "MCLMC") * _STIFFEST * pace.sampling
     spent += (_LOOKS + burn_ins * _LOOKS_IN_BURN_IN) * pace.look
-    return max(int((_RESERVE * plan.limit - spent) / pace.sampling), FEWEST_STEPS)
+    return max(int((pace.usable * plan.limit - spent) / pace.sampling), FEWEST_STEPS)
 
 
 def counted_pace(posterior: Posterior, plan: Plan) -> Pace:
     """In example-gradients: arithmetic."""
     size = plan.batch_size or default_batch_size(posterior.num_data)
     each = (posterior.num_data if plan.full_batch else size) * SAMPLERS.named(plan.sampler).gradients_per_step
-    return Pace(float(plan.chains * size), float(plan.chains * each), float(each))
+    return Pace(float(plan.chains * size), float(plan.chains * each), float(each), usable=_USABLE_GRADIENTS)
 
 
 def measured_pace(posterior: Posterior, data: Any, plan: Plan) -> Pace:

@@ -45,6 +45,7 @@ class Plan:
     most_steps: int | None  # of each chain, burn-in included, if given
     steps: int | None  # of each chain after burn-in, if given
     multiply_adds: float  # of one example
+    many_examples: bool  # for each weight
     why: str
 
     @property

@@ -3,9 +3,9 @@
 Chains start at fresh initializations, or at the given weights if these are better than fresh ones: then the model is
 pre-trained. AdamW minimizes the loss on the training part of the data, all chains at once; after each leg the loss on
 the held-out part is looked at, and the best weights of each chain are kept. It ends when the best of every chain is
-older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given there are
-fewer chains, and each trains longer, and faster if its layers have few inputs; if the likelihood has a predicted scale,
-a third of the first phase has examples weighted by it. Together the best weights are a deep ensemble, which the run
+older than a third of the steps; a second phase at a fifth of the rate refines it. Where a limit is given the number of
+steps is known, so the rate is higher the fewer there are, and decays to 0 with the last; if the likelihood has a
+predicted scale, it begins with examples weighted by it. Together the best weights are a deep ensemble, which the run
 keeps.
 """
 
@@ -20,6 +20,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from langevin.core.batches import Batches, as_batches, batch_size_of
 from langevin.core.likelihoods.heteroscedastic import PredictedScale
@@ -46,9 +47,12 @@ _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
-_FASTER, _LONGER, _PATIENT = 4, 4, 3.0
+SECOND_PHASE = 1.5  # both phases are so many times as long as the first, at most
+_LONGER, _FASTER = 4, 4  # times the steps of the first phase, and the rate, at most
+_MOVES = 60.0  # lr × steps, by which AdamW moves a weight in all
 _MOVE = 1.0  # lr × inputs, by which a step of AdamW moves a unit of the widest layer: with more, losses are worse
-_BEGIN = 3  # part of the first phase in which examples are weighted by a predicted scale
+_BEGIN = 3  # part of the steps in which examples are weighted by a predicted scale
+_LEGS, _ANNEALED_LEGS = 8, 16  # of a phase whose length is known, and of one whose rate decays
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
 _LARGE, _FEW_FRESH = 10**5, 10  # of a large model, whose initialization takes time; there has to be a margin too
@@ -93,25 +97,28 @@ def run_warm_start(
     size = None if loader else min(batch_size or default_batch_size(parts.num_training), parts.num_training)
     batches = as_batches(parts.training, size, seed, device_of(posterior))
     per_step = size or batch_size_of(batches.fetch(0, 0)[1])
-    limited = most is not None and not pretrained
-    lr = _LR / _PRETRAINED if pretrained else _faster_rate(posterior) if limited else _LR
     usual = max(STEPS, math.ceil(EPOCHS * parts.num_training / per_step))
-    longest = usual if most is None else min(most, usual * (_LONGER if limited else 1))
     train = partial(_train, batches, judged, chains, seed=seed, mode=mode, batch_size=size, stores=stores)
     train = partial(train, interval=interval, progress=progress)
-    begun = _Phase([dict(each) for each in starts], [], 0, 0)
-    if limited and (weighted := _weighted(objective)) is not None:
-        begun = train(weighted, "warm-start-weighted", starts, lr, most=max(1, longest // _BEGIN), fixed=True)
-    rest, patience = max(1, longest - begun.steps), _PATIENT if limited else _PATIENCE
-    first = train(objective, "warm-start", begun.weights, lr, most=rest, patience=patience)
-    slower = partial(train, objective, "warm-start-slower", first.weights, lr / _SLOWER, fixed=True)
-    second = slower(most=max(_LEG, (begun.steps + first.longest) // 2))
-    steps = begun.steps + first.steps + second.steps
+    if most is None or pretrained:
+        lr = _LR / _PRETRAINED if pretrained else _LR
+        first = train(objective, "warm-start", starts, lr, most=usual if most is None else min(most, usual))
+        slower = partial(train, objective, "warm-start-slower", first.weights, lr / _SLOWER, legs=_LEGS)
+        last = slower(most=max(_LEG, first.longest // 2))
+        steps = first.steps + last.steps
+    else:
+        steps = max(2, int(SECOND_PHASE * min(most, _LONGER * usual)))
+        lr, begun = _limited_rate(posterior, steps), 0
+        weights: Sequence[Weights] = starts
+        if (weighted := _weighted(objective)) is not None:
+            begun = max(1, steps // _BEGIN)
+            weights = train(weighted, "warm-start-weighted", starts, lr, most=begun, legs=_LEGS).weights
+        last = train(objective, "warm-start", weights, lr, most=steps - begun, legs=_ANNEALED_LEGS, anneal=True)
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
-    mean, before = (sum(losses) / chains for losses in (second.losses, judged_losses(judged, starts)))
+    mean, before = (sum(losses) / chains for losses in (last.losses, judged_losses(judged, starts)))
     return WarmStart(
-        weights=second.weights,
-        losses=second.losses,
+        weights=last.weights,
+        losses=last.losses,
         example_gradients=steps * per_step,
         steps=steps,
         found=f"mean loss {where} {before:.3g} → {mean:.3g}, AdamW, {steps} steps of {per_step} examples, "
@@ -138,10 +145,10 @@ def _weighted(objective: Posterior) -> Posterior | None:
     return weighted
 
 
-def _faster_rate(posterior: Posterior) -> float:
-    """For few steps: units move by lr × their inputs, so narrow networks can take up to four times the usual rate."""
+def _limited_rate(posterior: Posterior, steps: int) -> float:
+    """The fewer steps the higher, unless a layer has many inputs: units move by lr × their inputs."""
     inputs = max(map(number_of_inputs, posterior.trainable_parameters().values()), default=0)
-    return min(max(_MOVE / max(inputs, 1), _LR), _FASTER * _LR)
+    return max(_LR, min(_MOVES / steps, _MOVE / max(inputs, 1), _FASTER * _LR))
 
 
 def adamw(objective: Posterior, lr: float) -> partial[torch.optim.AdamW]:
@@ -193,8 +200,8 @@ def _train(
     lr: float,
     *,
     most: int,
-    patience: float = _PATIENCE,
-    fixed: bool = False,
+    legs: int | None = None,
+    anneal: bool = False,
     seed: int,
     mode: str,
     batch_size: int | None,
@@ -202,11 +209,12 @@ def _train(
     interval: CheckpointInterval,
     progress: bool,
 ) -> _Phase:
-    """One phase at a constant rate; `fixed`: of that length, in eight legs."""
-    lengths = _lengths(most, fixed)
+    """One phase, of the length `most` if its number of legs is given; its rate is constant, or decays to 0."""
+    lengths = _lengths(most, legs)
     settings = stages.settings_of(chains, seed, batch_size, steps=lengths[-1], freeze=False)
     make = OptimizerFactory(adamw(objective, lr))
-    engine = Engine(objective, batches, make, None, settings)
+    schedule = partial(CosineAnnealingLR, T_max=most) if anneal else None
+    engine = Engine(objective, batches, make, schedule, settings)
     store = stores.find(name)
     if store is None:
         engine.choose_mode(mode, starts)
@@ -222,7 +230,7 @@ def _train(
         for leg, until in enumerate(lengths):
             if leg <= store.manifest["best"]["leg"]:
                 continue
-            if not fixed and leg and _is_over(store.manifest["best"]["steps"], lengths[leg - 1], patience):
+            if legs is None and leg and _is_over(store.manifest["best"]["steps"], lengths[leg - 1]):
                 break
             stages.advance(engine, store, until, title="warm start", progress=progress, interval=interval)
             _look(store, judged, chains, leg, until)
@@ -245,18 +253,18 @@ def _look(store: SampleStore, judged: Evaluation, chains: int, leg: int, step: i
     store.write_manifest()
 
 
-def _lengths(most: int, fixed: bool) -> list[int]:
+def _lengths(most: int, legs: int | None) -> list[int]:
     """After how many steps the held-out part is looked at."""
-    if fixed:
-        return sorted({max(1, most * part // 8) for part in range(1, 9)})
+    if legs is not None:
+        return sorted({max(1, most * part // legs) for part in range(1, legs + 1)})
     lengths = [min(_LEG, most)]
     while lengths[-1] < most:
         lengths.append(min(most, max(lengths[-1] + _LEG, math.ceil(_GROWTH * lengths[-1]))))
     return lengths
 
 
-def _is_over(best: list[int], step: int, patience: float) -> bool:
-    return step >= 4 * _LEG and all(patience * max(at, 1) < step for at in best)
+def _is_over(best: list[int], step: int) -> bool:
+    return step >= 4 * _LEG and all(_PATIENCE * max(at, 1) < step for at in best)
 
 
 def by_chain(weights: Mapping[int, Weights]) -> dict[str, Tensor]:
