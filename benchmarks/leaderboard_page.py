@@ -36,9 +36,10 @@ continues where it was stopped. Every table says how many splits it has, and whi
 - **Equal budgets.** The deep ensemble (five networks, AdamW with early stopping) sets the number of example-gradients
   of a split; every other method may spend as many. One network, temperature scaling and Laplace need less. A second
   table gives all ten times that, with the same settings. (After all sets had been run, the autopilot's warm start was
-  made faster where budgets are short, fewer than 500 full batches became small ones, and short warm starts began with
-  examples weighted by their predicted scale: decided on validation parts of the first splits. Its cells were run anew.
-  The deep ensemble, which sets the budgets, has none of that.)
+  changed where budgets are short: a higher rate that decays to 0, examples weighted by their predicted scale at first,
+  80 % of the budget where there are ten examples for each weight, and small batches instead of fewer than 500 full ones.
+  All of that was decided on validation parts of the first splits, and its cells were run anew. The deep ensemble, which
+  sets the budgets, has none of it.)
 - **Settings.** At most four a method ([benchmarks/rivals.py](../benchmarks/rivals.py)). Each is fitted to four fifths
   of the training part of split 0 with the budget of a deep ensemble there; the one with the lowest negative
   log-likelihood (NLL) of the last fifth is used on all splits. A fit that diverges has an infinite NLL. Test data are

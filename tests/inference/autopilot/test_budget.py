@@ -84,7 +84,7 @@ def test_with_a_limit_chains_train_longer_and_the_rate_decays(monkeypatch) -> No
         with pytest.raises(Killed):
             lv.sample(linear_posterior(), regression(), chains=2, **options, **OPTIONS)
     (_, lr, most, constant), (_, faster, longer, annealed) = trained
-    assert (faster, longer) == (4 * lr, 1.5 * 4 * most)
+    assert (faster, longer) == (4 * lr, 1.5 * 2 * most)
     assert (constant, annealed) == (False, True)
 
 

@@ -48,7 +48,7 @@ _PATIENCE = 1.5  # ends when that many times the steps of the best have not bett
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
 SECOND_PHASE = 1.5  # both phases are so many times as long as the first, at most
-_LONGER, _FASTER = 4, 4  # times the steps of the first phase, and the rate, at most
+_LONGER, _FASTER = 2, 4  # times the steps of the first phase, and the rate, at most
 _MOVES = 60.0  # lr × steps, by which AdamW moves a weight in all
 _MOVE = 1.0  # lr × inputs, by which a step of AdamW moves a unit of the widest layer: with more, losses are worse
 _BEGIN = 3  # part of the steps in which examples are weighted by a predicted scale
