@@ -7,9 +7,11 @@ import torch
 
 import langevin as lv
 from langevin.core.batches import as_batches
-from langevin.inference.autopilot import autopilot, warm_start
+from langevin.inference.autopilot import autopilot, burn_in, rates, warm_start
 from langevin.inference.autopilot.begin import most_full_batches
-from langevin.inference.autopilot.mini_batches import Noise, measure_noise, tune
+from langevin.inference.autopilot.evaluate import Evaluation
+from langevin.inference.autopilot.mini_batches import Noise, Tuned, measure_noise, tune
+from langevin.storage.base import Checkpoint
 from tests.inference.autopilot.test_autopilot import Killed, draws, exact, linear_posterior, regression
 
 CPU = torch.device("cpu")
@@ -91,7 +93,70 @@ def test_all_gradients_are_counted_and_within_the_multiple(monkeypatch) -> None:
     assert sum(spent.values()) <= 3.1 * spent["warm start"]
 
 
-@pytest.mark.parametrize("stage", ["burn-in-0.3", "trial-0.1", "cut"])
+def test_a_rate_is_not_raised_much_after_burn_in(monkeypatch) -> None:
+    """Where classes are separated gradients have no noise, and curvatures are those of the prior."""
+    quick(monkeypatch)
+    found = iter([Tuned(0.02, 0.9, 1.0, 1.0, "weight", 1.0), Tuned(0.3, 0.5, 1.0, 1.0, "weight", 1.0)])
+    monkeypatch.setattr(rates, "tune", lambda *args, **options: next(found))
+    run = lv.sample(linear_posterior(), regression(), budget="600 steps", **OPTIONS)
+    assert run.manifest["autopilot"]["rates_after"][""]["lr"] == pytest.approx(0.03)
+    assert run.manifest["sampler"]["options"]["lr"] == pytest.approx(0.03)
+    assert "found 0.3: not raised more" in str(run.tuning)
+
+
+@pytest.mark.parametrize("factor", [1.0, 30.0])
+def test_a_chain_far_above_its_start_has_diverged(factor) -> None:
+    """Its weights are finite, and so is its loss: it is thirty times as far out as the optimum."""
+    x, y = regression()
+    posterior = linear_posterior()
+    mean, _ = exact(x, y)
+    start = {"weight": mean[None, :3].float(), "bias": mean[3:].float()}
+    tensors = {f"weights/{name}": factor * w for name, w in start.items()}
+    burnt = burn_in.BurnIn({0: Checkpoint(0, tensors, {})}, 100, True, "", "sequential", False, 100)
+    check = (posterior, Evaluation(posterior, (x, y)), [start], burnt, 1.0)
+    if factor == 1.0:
+        burn_in.refuse_diverged(*check)
+    else:
+        with pytest.raises(lv.DivergenceError, match="far above the .* of its start"):
+            burn_in.refuse_diverged(*check)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_chain_that_has_diverged_starts_again_at_a_quarter_of_the_rate(tmp_path, monkeypatch, call) -> None:
+    """In burn-in, or at the rate after it; and a run that is killed then repeats that."""
+    quick(monkeypatch)
+    options = {"budget": "800 steps", **OPTIONS}
+    real, calls = autopilot.refuse_diverged, [0]
+
+    def refuses(*args) -> None:
+        calls[0] += 1
+        if calls[0] == call:
+            raise lv.DivergenceError("Chain 0: far above its start.")
+        real(*args)
+
+    monkeypatch.setattr(autopilot, "refuse_diverged", refuses)
+    whole = lv.sample(linear_posterior(), regression(), out=tmp_path / "whole", **options)
+    about = whole.manifest["autopilot"]
+    assert about["rates"][""]["lowered"] == 1
+    assert about["rates_after"][""]["lr"] <= about["rates"][""]["lr"]
+    assert "a quarter of the one before (Chain 0: far above its start)" in str(whole.tuning)
+    advance = autopilot.stages.advance
+
+    def dies(engine, store, *args, **more):
+        advance(engine, store, *args, **more)
+        if str(store.path).endswith("settling-lower-1"):
+            raise Killed
+
+    calls[0] = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(autopilot.stages, "advance", dies)
+        with pytest.raises(Killed):
+            lv.sample(linear_posterior(), regression(), out=tmp_path / "cut", **options)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+
+
+@pytest.mark.parametrize("stage", ["burn-in-0.3", "settling-0.3", "trial-0.1", "cut"])
 def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -> None:
     quick(monkeypatch)
 

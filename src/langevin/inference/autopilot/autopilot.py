@@ -22,7 +22,7 @@ from langevin.errors import DivergenceError
 from langevin.inference.autopilot import budget as budgets
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot import temperature as ladder
-from langevin.inference.autopilot.burn_in import SETTLING, BurnIn, run_burn_in, settle
+from langevin.inference.autopilot.burn_in import SETTLING, BurnIn, refuse_diverged, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
@@ -203,7 +203,7 @@ class Autopilot:
         total = self._affordable(warm)
         settles = SAMPLERS.named(self.plan.sampler).explores
         most = int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total)
-        if settles:  # of few steps a quarter is for samples all the same
+        if settles or self._rates.renews:  # of few steps a quarter is for samples all the same
             most = min(most, int((1 - _SAMPLING_SHARE) * share * total) - SETTLING)
         most = max(2 * _SHORTEST_LEG, most)
         first = min(_FIRST_LEG, max(_SHORTEST_LEG, most // 3))
@@ -230,25 +230,30 @@ class Autopilot:
             interval=self.interval,
             progress=self.progress,
         )
-        if settles:
-            burnt = settle(
-                self._engine(self.plan.stage_seed(5), temperature),
-                self.posterior,
-                burnt,
-                self._rates.renewed,
-                name=name.replace("burn-in", "settling"),
-                stores=self._stores,
-                interval=self.interval,
-                progress=self.progress,
-            )
+        self._refuse_diverged(warm, burnt, temperature)
+        if self._rates.renews:
+            names = list(self._sampled.trainable_parameters())
+            burnt = self._rates.after_burn_in(burnt, names, engine.batches, temperature, total)
+        if settles or self._rates.renews:
+            engine, renewed = self._engine(self.plan.stage_seed(5), temperature), self._rates.renewed
+            where: dict[str, Any] = {"name": name.replace("burn-in", "settling"), "stores": self._stores}
+            shown: dict[str, Any] = {"interval": self.interval, "progress": self.progress}
+            burnt = settle(engine, self.posterior, burnt, renewed if settles else None, **where, **shown)
+            self._refuse_diverged(warm, burnt, temperature)
         if self._stage(name):
             self._spend("burn-in", self._batch * burnt.evaluations)
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
             how = f"{burnt.mode}{', compiled' if burnt.compiled else ''}"
             self._decide("burn-in", burnt.steps, decided + at, f"{burnt.found}; chains are {how}")
-        names = list(self._sampled.trainable_parameters())
-        return self._rates.after_burn_in(burnt, names, engine.batches, temperature, total)
+        return burnt
+
+    def _refuse_diverged(self, warm: WarmStart, burnt: BurnIn, temperature: float | None) -> None:
+        """Raise if a chain is far above its start; full-batch samplers go back by themselves."""
+        if not self.plan.full_batch and not self.posterior.precisions.priors:
+            target = float(self.plan.temperature if temperature is None else temperature)
+            watched = Evaluation(self.posterior, self._parts.watched)
+            refuse_diverged(self._sampled, watched, warm.weights, burnt, target)
 
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""

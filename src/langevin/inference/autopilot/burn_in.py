@@ -3,11 +3,14 @@ frozen.
 
 It is looked at after lengths that grow by a half: it is over when the last two windows, of which the second is twice as
 long, do not differ (see `stationary`), or when its share of the budget is spent, which is said. Full-batch samplers
-take large steps until then, and settle after it, in a sixth as many steps, to small ones.
+take large steps until then, and settle after it, in a sixth as many steps, to small ones; SGHMC with mini-batches
+settles to the metric and the rate that are found there. A chain whose potential is far above that of its start has
+diverged, though no number was infinite.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +19,9 @@ import torch
 from torch import Tensor
 
 from langevin.core.posterior import Posterior
+from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
-from langevin.inference.autopilot.evaluate import Evaluation
+from langevin.inference.autopilot.evaluate import Evaluation, stack
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stationary import Drift, drifts
 from langevin.inference.chains import Weights
@@ -98,14 +102,15 @@ def settle(
     engine: Engine,
     posterior: Posterior,
     burnt: BurnIn,
-    metrics_at: Callable[[Sequence[Weights]], list[list[Tensor]] | None],
+    metrics_at: Callable[[Sequence[Weights]], list[list[Tensor]] | None] | None,
     *,
     name: str,
     stores: StageStores,
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """The rest of burn-in: in the metric at these weights steps become small; then all is frozen."""
+    """The rest of burn-in: in the metric at these weights steps become small, or, of samplers that do not adapt them,
+    have the rate that was found there; then all is frozen."""
     steps = max(SETTLING, burnt.steps // _SETTLED_IN)
     engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
     store = stores.find(name)
@@ -113,10 +118,11 @@ def settle(
         store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
         names = list(posterior.trainable_parameters())
         chains = list(burnt.checkpoints.values())
-        metrics = metrics_at([{n: each.tensors[f"weights/{n}"] for n in names} for each in chains])
+        adapts = metrics_at is not None
+        metrics = metrics_at([weights_at(each, names) for each in chains]) if metrics_at is not None else None
         for each, own in zip(chains, metrics, strict=True) if metrics is not None else ():
             each.tensors.update({f"state/{n}/metric": m.cpu() for n, m in zip(names, own, strict=True)})
-        small = {"adapt_steps": steps, "held": 0.0, "window": 0}
+        small = {"adapt_steps": steps, "held": 0.0, "window": 0} if adapts else {}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
             stages.hand_over(engine, store, burnt.checkpoints, small)
@@ -126,6 +132,40 @@ def settle(
         ended = _ended(engine, store, freeze=True)
     spent = burnt.evaluations + stages.evaluations(ended.values())
     return replace(burnt, checkpoints=ended, steps=burnt.steps + steps, evaluations=spent)
+
+
+def weights_at(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Tensor]:
+    """The weights of a chain."""
+    return {name: checkpoint.tensors[f"weights/{name}"] for name in names}
+
+
+def refuse_diverged(
+    posterior: Posterior, evaluation: Evaluation, starts: Sequence[Weights], burnt: BurnIn, temperature: float
+) -> None:
+    """Raise if a chain has a potential far above that of its start: no number was infinite, but it is not there."""
+    names = list(posterior.trainable_parameters())
+    before = potentials(posterior, evaluation, starts)
+    after = potentials(posterior, evaluation, [weights_at(each, names) for each in burnt.checkpoints.values()])
+    spread = 2 * temperature * sum(w.numel() for w in starts[0].values()) / posterior.num_data
+    for chain, start, value in zip(burnt.checkpoints, before, after, strict=True):
+        if not value <= start + abs(start) + 1 + spread:
+            raise DivergenceError(
+                f"Chain {chain}: after burn-in the loss is {value:.3g}, far above the {start:.3g} of its start. "
+                f"Sample again with a smaller lr; `langevin doctor` estimates the largest stable one."
+            )
+
+
+@torch.no_grad()
+def potentials(posterior: Posterior, evaluation: Evaluation, weights: Sequence[Weights]) -> list[float]:
+    """U/N of each set of weights, by the watched examples."""
+    posterior = copy.deepcopy(posterior)
+    _, log_probs = evaluation(stack(list(weights)))
+    found = []
+    for each, log_prob in zip(weights, log_probs, strict=True):
+        for name, parameter in posterior.trainable_parameters().items():
+            parameter.copy_(each[name])
+        found.append(float(-log_prob.double().mean()) - float(posterior.log_prior()) / posterior.num_data)
+    return found
 
 
 def _lengths(first: int, most: int) -> list[int]:

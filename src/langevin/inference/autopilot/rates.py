@@ -26,6 +26,7 @@ from langevin.inference.chains import Weights
 from langevin.inference.find_lr import find_lr
 from langevin.samplers import SAMPLERS
 
+_RAISED = 1.5  # at most, after burn-in: gradients of classes that are separated say nothing of where chains will go
 Metrics = list[list[Tensor]]  # A^{1/2}, by chain, then by parameter
 Decide = Callable[[str, int, str, str], None]
 
@@ -50,6 +51,11 @@ class Rates:
         """Whether rate and momentum follow from the noise of gradients."""
         return budgets.by_noise(self.plan) and not self.about.get("no_metric")
 
+    @property
+    def renews(self) -> bool:
+        """Whether they are found again where burn-in has led."""
+        return self.by_noise and "lr" not in self.plan.options
+
     def of(self, temperature: float | None, *, after: bool = False) -> dict[str, Any]:
         """The options that were found for a temperature, those `after` burn-in if they are others."""
         key = _key(temperature)
@@ -67,6 +73,7 @@ class Rates:
         if rate is None or rate.get("lowered", 0) >= most:
             return False
         rate["lr"], rate["lowered"] = rate["lr"] / 4, rate.get("lowered", 0) + 1
+        self.about.get("rates_after", {}).pop(_key(temperature), None)
         self.decide("burn-in", 0, f"lr = {rate['lr']:.3g}, a quarter of the one before", why)
         return True
 
@@ -90,17 +97,16 @@ class Rates:
         self, burnt: BurnIn, names: Sequence[str], batches: Batches, temperature: float | None, steps: int
     ) -> BurnIn:
         """Chains in the metric of where they are, with the rate and the momentum that fit there."""
-        if not self.by_noise or "lr" in self.plan.options:
-            return burnt
         chains = list(burnt.checkpoints.values())
         weights = [{name: each.tensors[f"weights/{name}"] for name in names} for each in chains]
         metrics = self._metrics(weights, f"after{_at(temperature)}")
         key, later = _key(temperature), self.about.setdefault("rates_after", {})
         if key not in later:
             found = self._tuned(weights[0], batches, metrics[0], temperature, steps, seed=7)
-            lr = found.lr if not self.lowered(temperature) else min(found.lr, self.of(temperature)["lr"])
-            later[key] = {"lr": lr, "momentum": found.momentum}
-            self._tell(found, temperature, ", after burn-in")
+            most = self.of(temperature)["lr"] * (1.0 if self.lowered(temperature) else _RAISED)
+            later[key] = {"lr": min(found.lr, most), "momentum": found.momentum}
+            limited = f" (found {found.lr:.3g}: not raised more)" if found.lr > most else ""
+            self._tell(found._replace(lr=later[key]["lr"]), temperature, f", after burn-in{limited}")
         chosen = later[key] | {"reference_lr": later[key]["lr"]}
         moved = {}
         for number, each, metric in zip(burnt.checkpoints, chains, metrics, strict=True):
