@@ -37,9 +37,9 @@ continues where it was stopped. Every table says how many splits it has, and whi
   of a split; every other method may spend as many. One network, temperature scaling and Laplace need less. A second
   table gives all ten times that, with the same settings. (After all sets had been run, the autopilot's warm start was
   changed where budgets are short: a higher rate that decays to 0, examples weighted by their predicted scale at first,
-  80 % of the budget where there are ten examples for each weight, and small batches instead of fewer than 500 full ones.
-  All of that was decided on validation parts of the first splits, and its cells were run anew. The deep ensemble, which
-  sets the budgets, has none of it.)
+  80 % of the budget where there are ten examples for each weight, and small batches instead of fewer than 500 full
+  ones. All of that was decided on validation parts of the first splits, and its cells were run anew. The deep ensemble,
+  which sets the budgets, has none of it.)
 - **Settings.** At most four a method ([benchmarks/rivals.py](../benchmarks/rivals.py)). Each is fitted to four fifths
   of the training part of split 0 with the budget of a deep ensemble there; the one with the lowest negative
   log-likelihood (NLL) of the last fifth is used on all splits. A fit that diverges has an infinite NLL. Test data are
@@ -51,8 +51,8 @@ continues where it was stopped. Every table says how many splits it has, and whi
   chains, whose first quarter is burn-in. Others start at a fresh initialization.
 - **Peers.** bde and laplace-torch run in environments of their own, on the same rows, widths and gradients. Their noise
   is Gaussian: bde's with a predicted scale, laplace-torch's with one scale for all. bde trains with full batches; it
-  has half of the gradients for its ensemble of five and half for MCLMC. laplace-torch starts at our one network, for
-  regression at one of a single output, trained on squared errors.
+  has half of the gradients for its ensemble of five and half for MCLMC, which fails where these are some ten steps.
+  laplace-torch starts at our one network, for regression at one of a single output, trained on squared errors.
 - **Scores.** NLL of the predictive mixture and RMSE in the units of the data; calibration error: the mean distance of
   the coverage of central intervals from their probability at nine levels, or the expected calibration error of eight
   bins of equal mass; OOD AUROC by confidence, against patches of photographs (digits) or letters (Fashion-MNIST).
@@ -150,8 +150,9 @@ def _text(rows: Cells, method: str, score: str, bold: bool, count: int) -> str:
     run = [row for row in rows if row["method"] == method]
     if not run:
         return "missing"
+    how = "failed" if any("the peer failed" in row.get("failure", "") for row in run) else "diverged"
     if not values:
-        return "diverged"
+        return how
     digits = 2 if score in ("nll", "rmse") and max(map(abs, values)) >= 10 else 3
     text = f"{statistics.fmean(values):.{digits}f}"
     if len(values) > 1:
@@ -161,7 +162,7 @@ def _text(rows: Cells, method: str, score: str, bold: bool, count: int) -> str:
     if len(run) < count:
         notes.append(f"{len(run)} of {count} splits")
     if len(values) < len(run):
-        notes.append(f"{len(run) - len(values)} diverged")
+        notes.append(f"{len(run) - len(values)} {how}")
     return text + (f" ({', '.join(notes)})" if notes else "")
 
 

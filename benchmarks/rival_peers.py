@@ -32,7 +32,7 @@ _INSTALL = {
     "LANGEVIN_BDE_PYTHON": "pip install sklearn-contrib-bde",
     "LANGEVIN_LAPLACE_PYTHON": "pip install torch numpy && pip install --no-deps laplace-torch asdfghjkl "
     "backpack-for-pytorch curvlinops-for-pytorch opt_einsum einconv einops torchmetrics lightning-utilities unfoldNd "
-    "tqdm scipy",  # its dependency torchvision can't be installed beside a CPU build of torch
+    "linear_operator jaxtyping mpmath packaging tqdm scipy",  # torchvision can't be installed beside a CPU torch
 }
 _MEMBERS = 5
 _HELD_OUT = 0.15  # by bde, to stop early
@@ -197,6 +197,11 @@ def _asked(
             capture_output=True,
             text=True,
         )
+        if "ModuleNotFoundError" in ended.stderr:  # says nothing of the method
+            raise ValueError(
+                f"{variable}={python} lacks a package: {ended.stderr.strip().splitlines()[-1]}. Install it there: "
+                f"DIR/bin/{_INSTALL[variable]}."
+            )
         if ended.returncode:
             raise ArithmeticError(f"the peer failed: {ended.stderr.strip()[-500:]}")
         with np.load(out) as found:
