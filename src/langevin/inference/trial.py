@@ -26,7 +26,7 @@ from langevin.samplers import Sampler
 if TYPE_CHECKING:
     from langevin.inference.engine import Engine
 
-_CLEARLY = 0.8  # less time: vectorised chains become faster later on (`traced`), and a busy machine disturbs a trial
+_CLEARLY, _MORE_CLEARLY = 0.8, 0.5  # of the time: a busy machine disturbs a trial, and recorded chains become faster
 _FEW, _MOST_TIMED, _SHORT = 20, 100, 0.1  # steps, before any is recorded, and seconds
 _WORTH_COMPILING = 120.0  # seconds that a run would take, above which it pays to try
 
@@ -62,7 +62,8 @@ def choose(engine: Engine, mode: str, starts: Sequence[Weights], compile: bool |
     if mode == "auto":
         apart = seconds_per_step(engine.build([0], starts[:1], OneChain)) * chains
         why = f"a step of all chains takes {together:.1g} s vectorised and {apart:.1g} s one after another"
-        if apart <= _CLEARLY * together:
+        recorded = isinstance(stacked, StackedChains) and stacked.will_be_recorded
+        if apart <= (_MORE_CLEARLY if recorded else _CLEARLY) * together:
             return Choice("sequential", bool(compile), why)
     else:
         why = "as requested"
