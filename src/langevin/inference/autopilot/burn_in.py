@@ -118,11 +118,10 @@ def settle(
         store = stores.create(name, make_manifest(engine, posterior, inputs=inputs_of(engine.batches)))
         names = list(posterior.trainable_parameters())
         chains = list(burnt.checkpoints.values())
-        adapts = metrics_at is not None
-        metrics = metrics_at([weights_at(each, names) for each in chains]) if metrics_at is not None else None
+        metrics = None if metrics_at is None else metrics_at([weights_at(each, names) for each in chains])
         for each, own in zip(chains, metrics, strict=True) if metrics is not None else ():
             each.tensors.update({f"state/{n}/metric": m.cpu() for n, m in zip(names, own, strict=True)})
-        small = {"adapt_steps": steps, "held": 0.0, "window": 0} if adapts else {}
+        small = {} if metrics_at is None else {"adapt_steps": steps, "held": 0.0, "window": 0}
         with store.writing():
             store.write_fixed(posterior.fixed_tensors())
             stages.hand_over(engine, store, burnt.checkpoints, small)
