@@ -104,6 +104,12 @@ def test_a_rate_is_not_raised_much_after_burn_in(monkeypatch) -> None:
     assert "found 0.3: not raised more" in str(run.tuning)
 
 
+def test_a_sampler_without_a_test_settles_longer() -> None:
+    """With 100 steps the demo's stiff directions were 40 % too hot; a budget of few steps can't have more."""
+    assert [burn_in.fewest_settling("MCLMC", total) for total in (250, 1500, 10_000)] == [100, 150, 250]
+    assert burn_in.fewest_settling("MAMS", 10_000) == burn_in.fewest_settling("SGHMC", 10_000) == 100
+
+
 @pytest.mark.parametrize("factor", [1.0, 30.0])
 def test_a_chain_far_above_its_start_has_diverged(factor) -> None:
     """Its weights are finite, and so is its loss: it is thirty times as far out as the optimum."""

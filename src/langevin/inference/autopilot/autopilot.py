@@ -22,7 +22,7 @@ from langevin.errors import DivergenceError
 from langevin.inference.autopilot import budget as budgets
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot import temperature as ladder
-from langevin.inference.autopilot.burn_in import SETTLING, BurnIn, refuse_diverged, run_burn_in, settle
+from langevin.inference.autopilot.burn_in import SETTLING, BurnIn, fewest_settling, refuse_diverged, run_burn_in, settle
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
@@ -237,6 +237,7 @@ class Autopilot:
         if settles or self._rates.renews:
             engine, renewed = self._engine(self.plan.stage_seed(5), temperature), self._rates.renewed
             where: dict[str, Any] = {"name": name.replace("burn-in", "settling"), "stores": self._stores}
+            where["least"] = fewest_settling(self.plan.sampler, total)
             shown: dict[str, Any] = {"interval": self.interval, "progress": self.progress}
             burnt = settle(engine, self.posterior, burnt, renewed if settles else None, **where, **shown)
             self._refuse_diverged(warm, burnt, temperature)

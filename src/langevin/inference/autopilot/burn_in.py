@@ -33,6 +33,7 @@ from langevin.storage.base import Checkpoint, SampleStore
 
 _WATCHED = 64  # times in the first leg
 SETTLING = 100  # steps at least: large steps heat stiff directions, and small ones have to cool them
+_WITHOUT_TEST = 250  # if no Metropolis test cools them, and at most a tenth of all steps
 _SETTLED_IN = 6  # the part of the steps before, at least
 _GROWTH = 1.5  # of the steps from one look to the next
 _PREDICTIONS = 4  # random combinations of outputs
@@ -105,13 +106,14 @@ def settle(
     metrics_at: Callable[[Sequence[Weights]], list[list[Tensor]] | None] | None,
     *,
     name: str,
+    least: int,
     stores: StageStores,
     interval: CheckpointInterval,
     progress: bool,
 ) -> BurnIn:
-    """The rest of burn-in: in the metric at these weights steps become small, or, of samplers that do not adapt them,
-    have the rate that was found there; then all is frozen."""
-    steps = max(SETTLING, burnt.steps // _SETTLED_IN)
+    """The rest of burn-in, `least` steps or more, in the metric at these weights: steps become small, or, of samplers
+    that do not adapt them, have the rate that was found there. Then all is frozen."""
+    steps = max(least, burnt.steps // _SETTLED_IN)
     engine.settings = replace(engine.settings, steps=steps, mode=burnt.mode, compile=burnt.compiled)
     store = stores.find(name)
     if store is None:
@@ -131,6 +133,11 @@ def settle(
         ended = _ended(engine, store, freeze=True)
     spent = burnt.evaluations + stages.evaluations(ended.values())
     return replace(burnt, checkpoints=ended, steps=burnt.steps + steps, evaluations=spent)
+
+
+def fewest_settling(sampler: str, total: int) -> int:
+    """Steps of settling at least, for a sampler with so many steps in all."""
+    return max(SETTLING, min(_WITHOUT_TEST, total // 10)) if sampler == "MCLMC" else SETTLING
 
 
 def weights_at(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Tensor]:
