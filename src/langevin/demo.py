@@ -2,8 +2,8 @@
 
 One call, `sample(posterior, train, temperature="auto", budget="5000 steps")`, gives all three: every chain starts at an
 optimum of its own (AdamW with early stopping), the first of which is the one network and all of which are the deep
-ensemble. The temperature is chosen on a part of the training data. All are evaluated on the test digits, and on patches of
-photographs as out-of-distribution inputs.
+ensemble. The temperature is chosen on a part of the training data. All are evaluated on the test digits, and on patches
+of photographs as out-of-distribution inputs.
 """
 
 from __future__ import annotations
