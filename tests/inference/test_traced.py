@@ -44,9 +44,9 @@ def test_a_recording_has_turned_products_and_no_idle_operations():
     recording = recorded(product, [w, x], 1)
     assert recording is not None
     called = [node.target for node in recording.graph.nodes if node.op == "call_function"]
-    assert torch.ops.aten.mul.Tensor not in called
-    assert torch.ops.aten.view.default not in called
-    assert called.count(torch.ops.aten.transpose.int) == 4  # one of the function's, three of the turned product
+    assert torch.mul not in called
+    assert torch.Tensor.view not in called
+    assert called.count(torch.transpose) == 4  # one of the function's, three of the turned product
     torch.testing.assert_close(recording(w, x), product(w, x))
 
 
@@ -83,6 +83,19 @@ def test_a_recording_that_gives_other_numbers_is_not_used(monkeypatch):
     assert recorded(lambda x: [x * 2], [torch.ones(3)], 1) is not None
     monkeypatch.setattr(traced, "simplify", spoil)
     assert recorded(lambda x: [x * 2], [torch.ones(3)], 1) is None
+
+
+def test_a_recording_calls_functions_of_pytorch_where_they_give_the_same_bits(monkeypatch):
+    def called(function):
+        recording = recorded(function, [torch.randn(3)], 1)
+        assert recording is not None
+        return {node.target for node in recording.graph.nodes if node.op == "call_function"}
+
+    assert called(lambda x: [x.exp() * x]) == {torch.exp, torch.mul}
+    monkeypatch.setattr(torch, "exp", lambda x: torch.ops.aten.exp(x) * (1 + 1e-6))
+    assert called(lambda x: [x.exp() * x]) == {torch.ops.aten.exp.default, torch.ops.aten.mul.Tensor}
+    monkeypatch.setattr(torch, "exp", lambda: None)  # it takes other arguments
+    assert called(lambda x: [x.exp() * x]) == {torch.ops.aten.exp.default, torch.ops.aten.mul.Tensor}
 
 
 def test_hooks_are_called():
