@@ -39,12 +39,15 @@ def test_burn_in_needs_a_larger_budget() -> None:
     assert found == 'Run longer, with a longer burn-in: lv.sample(posterior, data, budget="6000 steps").'
 
 
-def test_a_rate_that_was_found_is_lowered_by_a_larger_budget() -> None:
-    found = with_call(HOT, manifest(), math.nan).advice
+@pytest.mark.parametrize("plan", [{"full_batch": True, "sampler": "MCLMC"}, {"sampler": "SGHMC"}])
+def test_a_rate_that_follows_from_the_budget_is_lowered_by_a_larger_one(plan) -> None:
+    found = with_call(HOT, manifest(**plan), math.nan).advice
     assert found == 'Run longer, with a longer burn-in: lv.sample(posterior, data, budget="6000 steps").'
 
 
 def test_other_advice_and_other_runs_are_left_as_they_are() -> None:
     assert with_call(HOT, manifest(options={"lr": 1e-3}), 30.0) is HOT
+    assert with_call(HOT, manifest(steps=500), 30.0) is HOT  # more samples leave the rate as it is
+    assert with_call(HOT, manifest(sampler="ATMC"), 30.0) is HOT  # its rate is that of a search
     assert with_call(HOT, {"settings": {"steps": 800}}, 30.0) is HOT
     assert with_call(FEW, {"settings": {"steps": 800}}, 30.0) is FEW

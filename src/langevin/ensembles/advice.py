@@ -1,6 +1,7 @@
 """What to write where a verdict says to run longer: the call, by what a run by autopilot had.
 
-A rate that the autopilot has found follows from the budget, so what is too hot needs a larger one as well.
+The rate of a sampler that adapts it, and that of SGHMC by the noise of gradients, follow from the budget, so what is
+too hot needs a larger one as well. That of `find_lr` does not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def with_call(finding: Finding, manifest: Mapping[str, Any], ess: float) -> Find
     about = manifest.get("autopilot")
     if not isinstance(about, Mapping):
         return finding
-    if finding.advice.startswith(_SLOWER) and "lr" not in about.get("plan", {}).get("options", {}):
+    if finding.advice.startswith(_SLOWER) and _rate_follows(about.get("plan", {})):
         finding = replace(finding, advice=f"{_LONGER}, with a longer burn-in")
     if not finding.advice.startswith(_LONGER):
         return finding
@@ -33,6 +34,13 @@ def with_call(finding: Finding, manifest: Mapping[str, Any], ess: float) -> Find
     if (call := _call(about, manifest, times, burn_in="burn-in" in finding.advice)) is None:
         return finding
     return replace(finding, advice=f"{finding.advice.rstrip('.')}: {call}.")
+
+
+def _rate_follows(plan: Mapping[str, Any]) -> bool:
+    """Whether a larger budget gives another rate."""
+    if "lr" in plan.get("options", {}) or plan.get("steps") is not None:
+        return False
+    return bool(plan.get("full_batch")) or plan.get("sampler") == "SGHMC"
 
 
 def _call(about: Mapping[str, Any], manifest: Mapping[str, Any], times: int, *, burn_in: bool) -> str | None:
