@@ -31,7 +31,7 @@ from langevin.inference.control_variate import ControlVariate
 from langevin.inference.interrupt import Interrupt, say_stopped, where_to_resume
 from langevin.inference.monitor import Monitor
 from langevin.inference.one_chain import OneChain
-from langevin.inference.probe import GRADIENTS, plan, read_gradients
+from langevin.inference.probe import AT_FIRST, GRADIENTS, plan, read_gradients
 from langevin.inference.readings import Readings, divergence
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.stacked_chains import StackedChains
@@ -119,15 +119,19 @@ class Engine:
             return  # they were tried at one temperature
         self._built[tuple(chains.numbers)] = chains
 
-    def plan_probes(self, fraction: float) -> None:
-        """Set how often the gradient temperature is measured, and on how many examples, by the share of the cost."""
+    def plan_probes(self, fraction: float, *, of_gradients: bool = False) -> None:
+        """Set how often the gradient temperature is measured, and on how many examples, by the share of the time.
+
+        `of_gradients`: by the share of the gradients of single examples instead.
+        """
         weights = sum(p.numel() for p in self.objective.trainable_parameters().values())
+        together = self.settings.mode == "vectorised"
         every, size = plan(
             fraction,
             steps=self.settings.steps - self.settings.burn_in,
             batch_size=getattr(self.batches, "batch_size", 1),
             num_data=self.batches.num_data or 1,
-            weights=weights * (self.settings.chains if self.settings.mode == "vectorised" else 1),
+            weights=None if of_gradients else weights * (self.settings.chains if together else 1),
         )
         self.settings = replace(self.settings, probe_interval=every, probe_size=size)
 
@@ -135,7 +139,7 @@ class Engine:
         """Example-gradients of the readings of the gradient temperature, all chains."""
         settings = self.settings
         readings = (settings.steps - settings.burn_in) // settings.probe_interval if settings.probe_interval else 0
-        return readings * GRADIENTS * settings.probe_size * settings.chains
+        return (readings * GRADIENTS + bool(readings) * AT_FIRST) * settings.probe_size * settings.chains
 
     # starting and continuing
 

@@ -38,23 +38,25 @@ _DIFFERENCE = 0.01  # ε over the root mean square of the weights, at most
 _SMALLEST = 1e-4  # at least: mini-batch noise makes ε too small, and then gradients are rounded
 _KAPPA = 0.01  # the square of how far outputs move, over their noise
 _FIRST_ITERATIONS = 4  # of the power iteration
+AT_FIRST = 2 * _FIRST_ITERATIONS  # gradients that the first one takes besides
 _OVERHEAD = 500_000  # of calling PyTorch, in weights × examples
 _AT_ONCE = 10**7  # weights × examples of a forward pass; at least a micro-batch
 
 
-def plan(fraction: float, *, steps: int, batch_size: int, num_data: int, weights: int) -> tuple[int, int]:
+def plan(fraction: float, *, steps: int, batch_size: int, num_data: int, weights: int | None) -> tuple[int, int]:
     """Steps between readings and examples of a reading, that together cost this fraction of a run of so many steps.
 
     The noise of a reading falls as 1/size, that of a mean of readings as 1/√number, so readings are large and few:
     sixteen of a chain, unless they would be larger than the data or smaller than the run's own mini-batches. `weights`
     are those of all chains that are computed together: the gradient of a small model takes as long for many examples.
+    Without them the cost is counted in examples.
 
-    >>> plan(0.02, steps=16_000, batch_size=50, num_data=1000, weights=10**9)
+    >>> plan(0.02, steps=16_000, batch_size=50, num_data=1000, weights=None)
     (1000, 200)
     >>> plan(0.02, steps=16_000, batch_size=50, num_data=1000, weights=100)
     (298, 1000)
     """
-    overhead = _OVERHEAD / weights
+    overhead = 0.0 if weights is None else _OVERHEAD / weights
     affordable = fraction * steps * (batch_size + overhead) / (GRADIENTS * _READINGS) - overhead
     size = min(max(int(affordable), batch_size), num_data)
     return math.ceil(GRADIENTS * (size + overhead) / (fraction * (batch_size + overhead))), size

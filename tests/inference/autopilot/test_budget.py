@@ -34,7 +34,7 @@ def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None
 def test_a_time_that_is_short_for_all_chains_takes_fewer(monkeypatch) -> None:
     monkeypatch.setattr(warm_start, "STEPS", 100)
     paced(monkeypatch, warm=0.01, sampling=0.01, alone=0.001)
-    run = lv.sample(linear_posterior(), regression(), budget="3 s", **OPTIONS)
+    run = lv.sample(linear_posterior(), regression(), budget="6 s", **OPTIONS)
     assert 1 < len(run.chains) < 10
     assert "10 chains would take" in str(run.tuning)
 
@@ -217,5 +217,5 @@ def test_full_batches_are_for_two_chains_of_500_steps_at_least() -> None:
         plan = budget.within_limit(posterior, None, plan, chains_given=chains is not None, regime_given=False)
         return plan.full_batch, plan.chains
 
-    assert [planned(gradients) for gradients in (600_000, 3_000_000, 6_000_000)] == [(False, 4), (False, 4), (True, 2)]
+    assert [planned(gradients) for gradients in (600_000, 6_000_000, 12_000_000)] == [(False, 4), (False, 4), (True, 2)]
     assert planned(600_000, chains=1) == (True, 1)

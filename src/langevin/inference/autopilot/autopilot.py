@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import warnings
 from dataclasses import asdict, dataclass, replace
@@ -28,13 +27,14 @@ from langevin.inference.autopilot.evaluate import Evaluation
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.rates import Rates
 from langevin.inference.autopilot.scales import WithMetric
+from langevin.inference.autopilot.spending import Spending
 from langevin.inference.autopilot.stages import StageStores
 from langevin.inference.autopilot.stopping import FEWEST, Look, Watch, met_twice, numbers_of_samples
 from langevin.inference.autopilot.warm_start import EPOCHS, WarmStart, by_chain, of_chains, run_warm_start
 from langevin.inference.callbacks import Callbacks
 from langevin.inference.engine import Engine
 from langevin.inference.manifest import device_of, inputs_of, make_manifest
-from langevin.inference.probe import can_probe
+from langevin.inference.probe import AT_FIRST, can_probe
 from langevin.inference.settings import CheckpointInterval, RunSettings
 from langevin.inference.starts import Init, starting_points
 from langevin.inference.steppers import sampler_factory, write_recipe
@@ -68,7 +68,6 @@ class Autopilot:
 
     def __post_init__(self) -> None:
         self._stores = StageStores(self.store.path)
-        self._gradients = SAMPLERS.named(self.plan.sampler).gradients_per_step
         size = None if isinstance(self.data, torch.utils.data.DataLoader) else 1
         everything = as_batches(self.data, size, self.plan.seed, device_of(self.posterior))
         self._parts = DataParts.of(self.data, everything, self.plan.seed)
@@ -129,7 +128,7 @@ class Autopilot:
         )
         if self._stage("warm start"):
             self.store.write_fixed(by_chain(dict(enumerate(warm.weights))), "warm_start")
-            self._spend("warm start", self.plan.chains * warm.example_gradients)
+            self._spending.add("warm start", self.plan.chains * warm.example_gradients)
             self._decide("warm start", warm.steps, f"{self.plan.chains} optima", warm.found)
         return warm
 
@@ -181,7 +180,7 @@ class Autopilot:
             stages.advance(engine, store, steps, title=title, progress=self.progress, interval=self.interval)
             store.flush()
         if self._stage(name):
-            self._spend("temperature", self._batch * stages.evaluations(store.checkpoints(range(self.plan.chains))))
+            self._spending.add("temperature", self._evaluated(name))
         return store
 
     def _burn_in(self, warm: WarmStart, share: float, temperature: float | None = None) -> BurnIn:
@@ -189,21 +188,35 @@ class Autopilot:
         seed = self.plan.stage_seed(2)
         if not self.plan.full_batch:
             self._enter("search for the rate")
-        self._rates.find(warm.weights, self._batches(seed), temperature, lambda: self._affordable(warm))
+        self._rates.find(warm.weights, self._batches(seed), temperature, lambda: self._spending.affordable(warm))
         while True:
             try:
                 return self._burn_in_at_rate(warm, share, temperature)
             except DivergenceError as error:
-                if not self._rates.lower(temperature, _LOWERED, str(error).partition(".")[0]):
+                name = self._burn_in_name(temperature)
+                self._spending.add_diverged(self._evaluated(name) + self._evaluated(_settling(name)))
+                if not self._rates.lower(temperature, _LOWERED, str(error).partition(". ")[0]):
                     raise
+
+    def _burn_in_name(self, temperature: float | None) -> str:
+        lowered = self._rates.lowered(temperature)
+        at = "" if temperature is None else f"-{temperature:g}"
+        return f"burn-in{at}" + (f"-lower-{lowered}" if lowered else "")
+
+    def _evaluated(self, stage: str) -> int:
+        """Example-gradients of a stage, all chains; 0 if it has not begun."""
+        store = self._stores.find(stage)
+        return 0 if store is None else self._batch * stages.evaluations(store.checkpoints(range(self.plan.chains)))
 
     def _burn_in_at_rate(self, warm: WarmStart, share: float, temperature: float | None) -> BurnIn:
         self._enter("burn-in")
         engine = self._engine(self.plan.stage_seed(2), temperature, after=False)
-        total = self._affordable(warm)
+        name = self._burn_in_name(temperature)
+        total = self._spending.steps_for(name, warm)
+        self.store.write_manifest()
         settles = SAMPLERS.named(self.plan.sampler).explores
         most = int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total)
-        if settles or self._rates.renews:  # of few steps a quarter is for samples all the same
+        if settles or self._rates.by_noise:  # of few steps a quarter is for samples all the same
             most = min(most, int((1 - _SAMPLING_SHARE) * share * total) - SETTLING)
         most = max(2 * _SHORTEST_LEG, most)
         first = min(_FIRST_LEG, max(_SHORTEST_LEG, most // 3))
@@ -213,9 +226,6 @@ class Autopilot:
         if wanted and (metrics := self._rates.metrics(warm.weights)) is not None:
             engine.make_stepper = WithMetric(engine.make_stepper, metrics)
         engine.settings = replace(engine.settings, steps=total, mode=self.plan.mode)
-        name = "burn-in" if temperature is None else f"burn-in-{temperature:g}"
-        if lowered := self._rates.lowered(temperature):
-            name += f"-lower-{lowered}"
         burnt = run_burn_in(
             engine,
             self.posterior,
@@ -231,18 +241,24 @@ class Autopilot:
             progress=self.progress,
         )
         self._refuse_diverged(warm, burnt, temperature)
-        if self._rates.renews:
+        if self._rates.by_noise:
             names = list(self._sampled.trainable_parameters())
             burnt = self._rates.after_burn_in(burnt, names, engine.batches, temperature, total)
-        if settles or self._rates.renews:
-            engine, renewed = self._engine(self.plan.stage_seed(5), temperature), self._rates.renewed
-            where: dict[str, Any] = {"name": name.replace("burn-in", "settling"), "stores": self._stores}
-            where["least"] = fewest_settling(self.plan.sampler, total)
-            shown: dict[str, Any] = {"interval": self.interval, "progress": self.progress}
-            burnt = settle(engine, self.posterior, burnt, renewed if settles else None, **where, **shown)
+        if settles or self._rates.by_noise:
+            burnt = settle(
+                self._engine(self.plan.stage_seed(5), temperature),
+                self.posterior,
+                burnt,
+                self._rates.renewed if settles else None,
+                name=_settling(name),
+                least=fewest_settling(self.plan.sampler, total),
+                stores=self._stores,
+                interval=self.interval,
+                progress=self.progress,
+            )
             self._refuse_diverged(warm, burnt, temperature)
         if self._stage(name):
-            self._spend("burn-in", self._batch * burnt.evaluations)
+            self._spending.add("burn-in", self._batch * burnt.evaluations)
             decided = "stationary" if burnt.settled else "not stationary, but its share of the budget is spent"
             at = "" if temperature is None else f" at T = {temperature:g}"
             how = f"{burnt.mode}{', compiled' if burnt.compiled else ''}"
@@ -259,17 +275,10 @@ class Autopilot:
     def _begin_sampling(self, burnt: BurnIn, warm: WarmStart) -> None:
         """Chains as burn-in left them, in the store of the run."""
         engine = self._engine(self.plan.seed)
-        measured = sum(self._about.get("rate_gradients", {}).values())
-        searched = int(budgets.RATE_GRADIENTS * self._about.get("steps_at_rates", 0) * self._batch)
-        self._spend("metric and rate", measured + searched)
-        others = 0
-        if self.plan.most_steps is None:
-            at_rates = measured + (searched if self.plan.limit is None else 0)  # `steps_left` knows of the search
-            others = self._about.get("tried", 0)
-            others += math.ceil(at_rates / (self._batch * self._gradients * self.plan.chains))
-        total = max(int((self._affordable(warm) - burnt.steps - others) / (1 + _PROBES)), FEWEST)
-        if self.plan.steps is not None:
-            total = self.plan.steps
+        self._spending.add_metric_and_rate()
+        left = self._spending.affordable(warm) - burnt.steps - self._spending.steps_besides()
+        left -= 0 if self.plan.most_steps is not None else self._about.get("tried", 0)
+        total = max(int(left / (1 + _PROBES)), FEWEST) if self.plan.steps is None else self.plan.steps
         thin = max(1, total // _SAMPLES)
         engine.settings = replace(
             engine.settings,
@@ -281,7 +290,9 @@ class Autopilot:
             freeze=False,  # what adapts is frozen already
         )
         if can_probe(self._sampled, engine.probe, engine.batches):
-            engine.plan_probes(_PROBES)
+            engine.plan_probes(_PROBES, of_gradients=self.plan.counts_gradients)
+            if self.plan.counts_gradients and self.plan.steps is None:
+                total = max(total - self._spending.in_steps(AT_FIRST * engine.settings.probe_size), FEWEST)
         self.store.drop_checkpoints(range(self.plan.chains))
         stages.hand_over(engine, self.store, burnt.checkpoints)
         manifest = self.store.manifest
@@ -321,7 +332,7 @@ class Autopilot:
             found = Look(**{name: last[name] for name in Look._fields})
             decided = "enough" if met_twice(looks) else "the budget is spent"
             spent = self._batch * stages.evaluations(self.store.checkpoints(range(self.plan.chains)))
-            self._spend("sampling", spent + engine.probe_gradients())
+            self._spending.add("sampling", spent + engine.probe_gradients())
             self._decide("sampling", engine.settings.steps, f"stop: {decided}", str(found))
             self._about["stage"] = "done"
             self.store.write_manifest()
@@ -332,6 +343,10 @@ class Autopilot:
     def _batch(self) -> int:
         """Examples of a batch of the sampler."""
         return batch_size_of(self._batches(self.plan.seed).peek()[1])
+
+    @cached_property
+    def _spending(self) -> Spending:
+        return Spending(self._about, self.plan, self._batch, self._decide)
 
     def _engine(self, seed: int, temperature: float | None = None, *, after: bool = True) -> Engine:
         """For a stage; with its seed, and its temperature, if it is yet to be chosen; `after` burn-in or not."""
@@ -350,30 +365,6 @@ class Autopilot:
 
     def _batches(self, seed: int) -> Batches:
         return make_batches(self._its_data, self._size, seed, device_of(self.posterior))
-
-    def _affordable(self, warm: WarmStart) -> int:
-        """Steps after the warm start; decided once."""
-        if "steps" in self._about:
-            return int(self._about["steps"])
-        if self.plan.limit is not None:
-            steps = budgets.steps_left(self.plan, warm.steps, self._about.get("steps_at_rates", 0))
-        else:
-            steps = self.plan.affordable_steps(warm.example_gradients, self._batch * self._gradients)
-        if steps < budgets.FEWEST_STEPS:
-            warnings.warn(
-                f"The budget allows {steps} steps of each chain, too few for burn-in and samples: "
-                f"{budgets.FEWEST_STEPS} will be taken. Give a larger one, such as "
-                f'budget="{10 * budgets.FEWEST_STEPS} steps".',
-                stacklevel=2,
-            )
-            steps = budgets.FEWEST_STEPS
-        self._about["steps"] = steps
-        self._decide("burn-in", 0, f"at most {steps:,} steps of each chain", self.plan.budget)
-        return steps
-
-    def _spend(self, stage: str, example_gradients: int) -> None:
-        spent = self._about.setdefault("example_gradients", {})
-        spent[stage] = spent.get(stage, 0) + example_gradients
 
     # words
 
@@ -397,3 +388,8 @@ class Autopilot:
         self.store.write_manifest()
         if self.progress:
             tqdm.write(str(decision), sys.stderr)
+
+
+def _settling(burn_in: str) -> str:
+    """The stage after a burn-in."""
+    return burn_in.replace("burn-in", "settling")

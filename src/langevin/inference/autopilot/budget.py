@@ -22,9 +22,11 @@ from langevin.core.full_batches import make_batches
 from langevin.core.posterior import Posterior
 from langevin.inference import traced
 from langevin.inference.autopilot import stages
-from langevin.inference.autopilot.data_parts import DataParts
+from langevin.inference.autopilot.data_parts import WATCHED, DataParts
 from langevin.inference.autopilot.evaluate import Evaluation, stack
+from langevin.inference.autopilot.mini_batches import noise_gradients
 from langevin.inference.autopilot.plan import Plan, default_chains
+from langevin.inference.autopilot.stopping import FEWEST
 from langevin.inference.autopilot.temperature import LADDER
 from langevin.inference.autopilot.warm_start import SECOND_PHASE, adamw, default_batch_size
 from langevin.inference.chains import Weights
@@ -36,6 +38,7 @@ from langevin.inference.trial import lasting_pace
 from langevin.samplers import SAMPLERS
 
 FEWEST_STEPS = 250  # of each chain: two legs of burn-in, settling, fifty samples
+_FEWEST_AT_A_TEMPERATURE = 300  # the first two, and a trial of half as many
 _FEWEST_WARM = 100  # of the first phase of the warm start
 _GOOD_STEPS, _GOOD_WARM = 1000, 1000  # there are fewer chains, but two, if all would have fewer steps than these
 _FEWEST_FULL = 500  # of two chains, beside a warm start: small batches predict better than fewer full ones
@@ -66,14 +69,15 @@ class Pace:
     sampling_first: float = 0.0
     look: float = 0.0  # at the watched examples, with the weights of all chains
     spent: float = 0.0  # before the first stage
+    measuring: float = 0.0  # metric and noise of gradients
     usable: float = _USABLE  # share of the limit
 
-    def least(self, chains: float, rates: int, steps: int = FEWEST_STEPS, warm: int = _FEWEST_WARM) -> float:
+    def least(self, chains: float, rates: int, steps: int, warm: int = _FEWEST_WARM) -> float:
         """What this share of the chains, and this number of searches for a rate, take with so many steps."""
         trained = SECOND_PHASE * warm * self.warm + min(SECOND_PHASE * warm / traced.FIRST, 2) * self.warm_first
         sampled = steps * self.sampling + min(steps / traced.FIRST, 2) * self.sampling_first
         search = rates * _RATES * _FEWEST_RATE_STEPS * RATE_GRADIENTS * self.alone
-        return (chains * (trained + sampled) + search) / self.usable + self.spent
+        return (chains * (trained + sampled) + search + self.measuring) / self.usable + self.spent
 
     def of(self, share: float) -> Pace:
         """With this share of the chains."""
@@ -142,17 +146,17 @@ def within_limit(
     if plan.seconds is not None and since is not None:
         pace = replace(pace, spent=seconds_since(since))
     rates = searches(plan)
-    chains = plan.chains
+    chains, fewest = plan.chains, fewest_steps(plan)
     while not chains_given and chains > 1:
         share = chains / plan.chains
-        steps = (_GOOD_STEPS, _GOOD_WARM) if chains > 2 else (FEWEST_STEPS, _FEWEST_WARM)
-        beside = share * max(steps[0], _FEWEST_FULL)
-        dear = plan.full_batch and not regime_given and not _leaves_warm_start(pace, beside, plan.limit)
+        steps = (max(_GOOD_STEPS, fewest), _GOOD_WARM) if chains > 2 else (fewest, _FEWEST_WARM)
+        beside = share * max(steps[0], _FEWEST_FULL) * pace.sampling
+        dear = plan.full_batch and not regime_given and beside > (1 - _warm_share(plan)) * pace.usable * plan.limit
         if pace.least(share, rates, *steps) <= plan.limit and not dear:
             break
         chains -= 1
     share = chains / plan.chains
-    least = pace.least(share, rates)
+    least = pace.least(share, rates, fewest)
     alone = chains == 1 and not chains_given  # a short chain by itself is far too certain
     if (least > plan.limit or alone) and plan.full_batch and not regime_given:
         small = replace(
@@ -173,16 +177,23 @@ def within_limit(
             f"lv.last_layer(model), or lv.Posterior(…, sampled=…)."
         )
     if chains < plan.chains:
-        all_of_them = in_words(pace.least(1, rates, _GOOD_STEPS, _GOOD_WARM))
+        all_of_them = in_words(pace.least(1, rates, max(_GOOD_STEPS, fewest), _GOOD_WARM))
         why = f"{plan.why}; {plan.chains} chains would take {all_of_them} at least"
         plan = replace(plan, chains=chains, why=why)
         pace = pace.of(share)
     return replace(plan, pace=asdict(pace))
 
 
-def _leaves_warm_start(pace: Pace, steps: float, limit: float) -> bool:
-    """Whether the warm start has its share beside so many steps of all chains."""
-    return steps * pace.sampling <= (1 - _WARM_SHARE) * pace.usable * limit
+def fewest_steps(plan: Plan) -> int:
+    """Of each chain, after the warm start; those that are given are without the temperatures that are tried."""
+    if plan.temperature != "auto" or plan.most_steps is not None:
+        return FEWEST_STEPS
+    return len(LADDER) * _FEWEST_AT_A_TEMPERATURE + FEWEST
+
+
+def _warm_share(plan: Plan) -> float:
+    """Of a limit, that the warm start may take."""
+    return _LARGER_SHARE if plan.many_examples and not searches(plan) and plan.temperature != "auto" else _WARM_SHARE
 
 
 def seconds_since(then: float) -> float:
@@ -215,9 +226,9 @@ def warm_steps(plan: Plan) -> int | None:
     if plan.limit is None or plan.pace is None:
         return None
     pace = Pace(**plan.pace)
-    rest = pace.usable * plan.limit - pace.spent - FEWEST_STEPS * pace.sampling  # a given sampler may need more of it
-    share = _LARGER_SHARE if plan.many_examples and not searches(plan) and plan.temperature != "auto" else _WARM_SHARE
-    return max(_FEWEST_WARM, int(min(share * plan.limit, rest) / (SECOND_PHASE * pace.warm)))
+    rest = pace.usable * plan.limit - pace.spent - pace.measuring
+    rest -= fewest_steps(plan) * pace.sampling  # a given sampler may need more of it
+    return max(_FEWEST_WARM, int(min(_warm_share(plan) * plan.limit, rest) / (SECOND_PHASE * pace.warm)))
 
 
 def many_examples(posterior: Posterior) -> bool:
@@ -232,18 +243,25 @@ def steps_left(plan: Plan, warm: int, at_rates: int) -> int:
     pace = Pace(**plan.pace)
     spent = pace.spent + warm * pace.warm + 2 * pace.warm_first + at_rates * RATE_GRADIENTS * pace.alone
     burn_ins = len(LADDER) if plan.temperature == "auto" else 1
-    stages_of_burn_in = 1 + SAMPLERS.named(plan.sampler).explores + (plan.temperature == "auto")
+    settles = SAMPLERS.named(plan.sampler).explores or by_noise(plan)
+    stages_of_burn_in = 1 + settles + (plan.temperature == "auto")
     spent += (1 + burn_ins * stages_of_burn_in) * pace.sampling_first
     spent += burn_ins * (plan.sampler == "MCLMC") * _STIFFEST * pace.sampling
     spent += (_LOOKS + burn_ins * _LOOKS_IN_BURN_IN) * pace.look
-    return max(int((pace.usable * plan.limit - spent) / pace.sampling), FEWEST_STEPS)
+    return max(int((pace.usable * plan.limit - spent) / pace.sampling), fewest_steps(plan))
 
 
 def counted_pace(posterior: Posterior, plan: Plan) -> Pace:
     """In example-gradients: arithmetic."""
     size = plan.batch_size or default_batch_size(posterior.num_data)
     each = (posterior.num_data if plan.full_batch else size) * SAMPLERS.named(plan.sampler).gradients_per_step
-    return Pace(float(plan.chains * size), float(plan.chains * each), float(each), usable=_USABLE_GRADIENTS)
+    measuring = 0.0
+    if by_noise(plan):
+        temperatures = len(LADDER) if plan.temperature == "auto" else 1
+        metrics = (1 + temperatures) * plan.chains * min(WATCHED, posterior.num_data)
+        measuring = float(metrics + 2 * temperatures * noise_gradients(size, posterior.num_data))
+    of_all = float(plan.chains * size), float(plan.chains * each)
+    return Pace(*of_all, float(each), measuring=measuring, usable=_USABLE_GRADIENTS)
 
 
 def measured_pace(posterior: Posterior, data: Any, plan: Plan) -> Pace:

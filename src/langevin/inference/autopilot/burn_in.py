@@ -22,7 +22,7 @@ from langevin.core.posterior import Posterior
 from langevin.errors import DivergenceError
 from langevin.inference.autopilot import stages
 from langevin.inference.autopilot.evaluate import Evaluation, stack
-from langevin.inference.autopilot.stages import StageStores
+from langevin.inference.autopilot.stages import StageStores, weights_at
 from langevin.inference.autopilot.stationary import Drift, drifts
 from langevin.inference.chains import Weights
 from langevin.inference.engine import Engine
@@ -140,11 +140,6 @@ def fewest_settling(sampler: str, total: int) -> int:
     return max(SETTLING, min(_WITHOUT_TEST, total // 10)) if sampler == "MCLMC" else SETTLING
 
 
-def weights_at(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Tensor]:
-    """The weights of a chain."""
-    return {name: checkpoint.tensors[f"weights/{name}"] for name in names}
-
-
 def refuse_diverged(
     posterior: Posterior, evaluation: Evaluation, starts: Sequence[Weights], burnt: BurnIn, temperature: float
 ) -> None:
@@ -170,7 +165,8 @@ def potentials(posterior: Posterior, evaluation: Evaluation, weights: Sequence[W
     for each, log_prob in zip(weights, log_probs, strict=True):
         for name, parameter in posterior.trainable_parameters().items():
             parameter.copy_(each[name])
-        found.append(float(-log_prob.double().mean()) - float(posterior.log_prior()) / posterior.num_data)
+        nll = -posterior.weight * float(log_prob.double().mean())
+        found.append(nll - float(posterior.log_prior()) / posterior.num_data)
     return found
 
 

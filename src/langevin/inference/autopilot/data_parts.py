@@ -17,7 +17,7 @@ from langevin.core.random import Stream
 _HELD_OUT = 0.15
 _LARGEST_HELD_OUT = 5000
 _FEWEST = 20  # examples below which none is held out
-_WATCHED = 1000
+WATCHED = 1000  # at most
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class DataParts:
         if isinstance(batches, LoaderBatches):
             watched = batches.peek()
             count = batches.num_data or 0
-            return cls(data, count, None, tree_map(lambda t: t[:_WATCHED], watched))
+            return cls(data, count, None, tree_map(lambda t: t[:WATCHED], watched))
         count = batches.num_data or 0
         out = min(int(_HELD_OUT * count), _LARGEST_HELD_OUT) if hold_out and count >= _FEWEST else 0
         is_held = torch.zeros(count, dtype=torch.bool, device="cpu")
         if out:
             is_held[random.random_subset(count, out, seed=seed, chain=0, step=0, stream=Stream.SPLIT)] = True
         kept = torch.nonzero(~is_held).flatten()
-        some = random.random_subset(len(kept), _WATCHED, seed=seed, chain=0, step=1, stream=Stream.SPLIT)
+        some = random.random_subset(len(kept), WATCHED, seed=seed, chain=0, step=1, stream=Stream.SPLIT)
         return cls(
             training=data if out == 0 else _subset(batches, kept),
             num_training=len(kept),

@@ -55,19 +55,45 @@ class Noise(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """Rate and momentum, and the temperatures that are to be expected, relative to T."""
+    """Rate and momentum for a noise at a temperature, and the temperatures that are to be expected, relative to it."""
 
     lr: float
     momentum: float
-    mean: float
-    hottest: float  # tensor
-    name: str  # of it
-    stiffest: float
+    noise: Noise
+    temperature: float
+
+    @property
+    def hottest_tensor(self) -> str:
+        """Its name."""
+        return max(self.noise.by_tensor, key=lambda each: self.noise.by_tensor[each])
+
+    @property
+    def mean(self) -> float:
+        """Over all weights."""
+        return self._expected(self.noise.mean, 1.0)
+
+    @property
+    def hottest(self) -> float:
+        """Of a tensor."""
+        return self._expected(self.noise.by_tensor[self.hottest_tensor], 1.0)
+
+    @property
+    def stiffest(self) -> float:
+        """Along the stiffest direction."""
+        return self._expected(self.noise.stiffest, self.noise.curvature)
+
+    def at_most(self, lr: float) -> Tuned:
+        """With no larger rate."""
+        return self._replace(lr=min(self.lr, lr))
+
+    def _expected(self, heat: float, curvature: float) -> float:
+        q = self.lr**2 / 4 * (1 + self.momentum) / (1 - self.momentum)
+        return (1 + q * heat / self.temperature) / (1 - self.lr**2 * curvature / 4)
 
     def __str__(self) -> str:
         return (
-            f"expected temperature, of T: {self.mean:.2f}, of {self.name} {self.hottest:.2f}, along the stiffest "
-            f"direction {self.stiffest:.2g}"
+            f"expected temperature, of T: {self.mean:.2f}, of {self.hottest_tensor} {self.hottest:.2f}, along the "
+            f"stiffest direction {self.stiffest:.2g}"
         )
 
 
@@ -75,9 +101,8 @@ def tune(
     noise: Noise, temperature: float, steps: int, *, momentum: float | None = None, tolerance: float = TOLERANCE
 ) -> Tuned:
     """For a budget of so many steps of a chain; `momentum`, if it is given."""
-    name = max(noise.by_tensor, key=lambda each: noise.by_tensor[each])
     allowed = (1 - _BY_STEP) * tolerance * temperature
-    by_tensor = allowed / max(noise.by_tensor[name], _TINY)
+    by_tensor = allowed / max(*noise.by_tensor.values(), _TINY)
     by_stiffest = _STIFFEST * allowed / max(noise.stiffest, _TINY)
     q = min(by_tensor, max(by_stiffest, _RELAXATIONS / (2 * steps)))
     squared = 4 * _BY_STEP * tolerance / max(noise.curvature, 1.0)  # ℓ², by the curvature
@@ -86,20 +111,7 @@ def tune(
         friction = min(max(squared / (4 * q), least), most)  # tanh(D/2)
         momentum = (1 - friction) / (1 + friction)
     friction = (1 - momentum) / (1 + momentum)
-    squared = min(squared, 4 * q * friction)
-    q = squared / (4 * friction)
-
-    def expected(heat: float, curvature: float) -> float:
-        return (1 + q * heat / temperature) / (1 - squared * curvature / 4)
-
-    return Tuned(
-        lr=math.sqrt(squared),
-        momentum=momentum,
-        mean=expected(noise.mean, 1.0),
-        hottest=expected(noise.by_tensor[name], 1.0),
-        name=name,
-        stiffest=expected(noise.stiffest, noise.curvature),
-    )
+    return Tuned(math.sqrt(min(squared, 4 * q * friction)), momentum, noise, temperature)
 
 
 @torch.no_grad()
@@ -136,6 +148,11 @@ def measure_noise(
     by_tensor = {name: float(total.mean()) for name, total in zip(chain.names, squares, strict=True) if total.numel()}
     count = sum(total.numel() for total in squares)
     return Noise(float(sum(total.sum() for total in squares)) / count, by_tensor, along, curvature, spent)
+
+
+def noise_gradients(batch_size: int, num_data: int) -> int:
+    """Example-gradients that `measure_noise` takes."""
+    return (1 + 2 * _POWER_ITERATIONS) * min(max(batch_size, _EXAMPLES), num_data) + 2 * _PAIRS * batch_size
 
 
 def _sizes(batches: Batches) -> tuple[int, int]:

@@ -54,6 +54,11 @@ class Plan:
         return self.gradients if self.seconds is None else self.seconds
 
     @property
+    def counts_gradients(self) -> bool:
+        """Whether the budget is a number of example-gradients, as it is given or as a multiple."""
+        return self.gradients is not None or self.times is not None
+
+    @property
     def budget(self) -> str:
         """What may be spent, in words."""
         if self.seconds is not None:

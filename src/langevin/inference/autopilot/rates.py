@@ -22,6 +22,7 @@ from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.mini_batches import Tuned, measure_noise, tune, with_metric
 from langevin.inference.autopilot.plan import Plan
 from langevin.inference.autopilot.scales import DAMPING, posterior_scales
+from langevin.inference.autopilot.stages import weights_at
 from langevin.inference.chains import Weights
 from langevin.inference.find_lr import find_lr
 from langevin.samplers import SAMPLERS
@@ -50,11 +51,6 @@ class Rates:
     def by_noise(self) -> bool:
         """Whether rate and momentum follow from the noise of gradients."""
         return budgets.by_noise(self.plan) and not self.about.get("no_metric")
-
-    @property
-    def renews(self) -> bool:
-        """Whether they are found again where burn-in has led."""
-        return self.by_noise and "lr" not in self.plan.options
 
     def of(self, temperature: float | None, *, after: bool = False) -> dict[str, Any]:
         """The options that were found for a temperature, those `after` burn-in if they are others."""
@@ -98,15 +94,16 @@ class Rates:
     ) -> BurnIn:
         """Chains in the metric of where they are, with the rate and the momentum that fit there."""
         chains = list(burnt.checkpoints.values())
-        weights = [{name: each.tensors[f"weights/{name}"] for name in names} for each in chains]
-        metrics = self._metrics(weights, f"after{_at(temperature)}")
+        weights = [weights_at(each, names) for each in chains]
+        metrics = self._metrics(weights, f"after{self._attempt(temperature)}")
         key, later = _key(temperature), self.about.setdefault("rates_after", {})
         if key not in later:
             found = self._tuned(weights[0], batches, metrics[0], temperature, steps, seed=7)
             most = self.of(temperature)["lr"] * (1.0 if self.lowered(temperature) else _RAISED)
-            later[key] = {"lr": min(found.lr, most), "momentum": found.momentum}
             limited = f" (found {found.lr:.3g}: not raised more)" if found.lr > most else ""
-            self._tell(found._replace(lr=later[key]["lr"]), temperature, f", after burn-in{limited}")
+            found = found.at_most(most)
+            later[key] = {"lr": found.lr, "momentum": found.momentum}
+            self._tell(found, temperature, f", after burn-in{limited}")
         chosen = later[key] | {"reference_lr": later[key]["lr"]}
         moved = {}
         for number, each, metric in zip(burnt.checkpoints, chains, metrics, strict=True):
@@ -139,16 +136,14 @@ class Rates:
     def _metrics(self, weights: Sequence[Weights], when: str) -> Metrics:
         damping = DAMPING if not self.plan.full_batch else 0.0
         scales = posterior_scales(self.sampled, self.parts.watched, weights, damping)
-        if self.plan.full_batch:
-            return [[s.sqrt() for s in each] for each in scales]
         self._spend(f"metric {when}", len(weights) * batch_size_of(self.parts.watched[1]))
-        return scales
+        return [[s.sqrt() for s in each] for each in scales] if self.plan.full_batch else scales
 
     def _tuned(
         self, weights: Weights, batches: Batches, metric: list[Tensor], temperature: float | None, steps: int, seed: int
     ) -> Tuned:
         noise = measure_noise(self.sampled, batches, weights, metric, self.plan.stage_seed(seed))
-        self._spend(f"noise {seed}{_at(temperature)}", noise.example_gradients)
+        self._spend(f"noise {seed}{self._attempt(temperature)}", noise.example_gradients)
         target = self.plan.temperature if temperature is None else temperature
         return tune(noise, float(target), steps, momentum=self.plan.options.get("momentum"))
 
@@ -175,6 +170,11 @@ class Rates:
     def _tell(self, found: Tuned, temperature: float | None, when: str) -> None:
         decided = f"lr = {found.lr:.3g}, momentum {found.momentum:.2f}{_at(temperature)}{when}"
         self.decide("burn-in", 0, decided, str(found))
+
+    def _attempt(self, temperature: float | None) -> str:
+        """At which temperature, and how often its rate was lowered."""
+        lowered = self.lowered(temperature)
+        return _at(temperature) + (f", lowered {lowered} times" if lowered else "")
 
     def _spend(self, what: str, gradients: int) -> None:
         """Note example-gradients, by what they were for: a resumed run that repeats it counts it once."""

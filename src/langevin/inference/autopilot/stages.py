@@ -109,10 +109,12 @@ def _handed_over(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Checkpoi
 def weights_of(store: SampleStore, chains: int) -> list[dict[str, Tensor]]:
     """The weights of every chain at its checkpoint."""
     names = store.manifest["tensors"]
-    return [
-        {name: checkpoint.tensors[f"weights/{name}"] for name in names}
-        for checkpoint in store.checkpoints(range(chains))
-    ]
+    return [weights_at(checkpoint, names) for checkpoint in store.checkpoints(range(chains))]
+
+
+def weights_at(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
+    """The weights of a chain."""
+    return {name: checkpoint.tensors[f"weights/{name}"] for name in names}
 
 
 def evaluations(checkpoints: Iterable[Checkpoint]) -> int:
