@@ -2,8 +2,8 @@
 
 One call for every cell, `lv.sample(posterior, train, temperature="auto", budget="1x")`, with the prior N(0, 1): of it,
 the default prior and N(0, 0.2²) it has the lowest NLL of a deep ensemble on validation parts of the training data, the
-mean over both sets (`priors`). The deep ensemble is the warm start of the same run. The bars were written down before
-the first run:
+mean over both sets (`priors`, whose result is `images-priors.json`). The deep ensemble is the warm start of the same
+run. The bars were written down before the first run:
 
     chain      the first chain against the network that it started from: better in NLL and in calibration error
     ensemble   all chains against the deep ensemble: not worse in NLL, calibration error and OOD AUROC
@@ -99,12 +99,12 @@ def by_chance(probs: Tensor) -> float:
     return statistics.fmean(calibration_error(probs, labels) for labels in drawn.T)
 
 
-def priors() -> dict[str, float]:
+def priors(sets: Sequence[str] = SETS) -> dict[str, float]:
     """NLL of deep ensembles on validation parts of the first seed, by the prior; test data are not looked at."""
     found = {}
     for label, prior in (("default", None), ("N(0, 1)", PRIOR), ("N(0, 0.2²)", lv.priors.Gaussian(0.2))):
         losses = []
-        for name in SETS:
+        for name in sets:
             task = ROWS[name].make(name, 0).validation()
             torch.manual_seed(0)
             posterior = lv.Posterior(task.model(), task.likelihood, prior, num_data=len(task.train[0]))
@@ -171,8 +171,10 @@ def run_images(
 ) -> None:
     """Run the cells that are missing, and write `out/images.md`."""
     torch.set_num_threads(1)
-    folder = out / "images"
+    folder, chosen = out / "images", out / "images-priors.json"
     folder.mkdir(parents=True, exist_ok=True)
+    if not chosen.exists():
+        chosen.write_text(json.dumps(priors(sets), indent=1, ensure_ascii=False) + "\n")
     wanted = [(name, seed, BUDGET) for name in sets for seed in seeds]
     wanted += [(name, seeds[0], budget) for name in sets for budget in CURVE if curve and budget != BUDGET]
     for name, seed, budget in wanted:
@@ -183,7 +185,7 @@ def run_images(
             both = (row["scores"][which]["nll"] for which in ("ensemble", "run"))
             say(f"{file.stem}: NLL {' → '.join(f'{nll:.3f}' for nll in both)}, {row['seconds']:.0f} s")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    (out / "images.md").write_text(table(rows))
+    (out / "images.md").write_text(table(rows) + _of_priors(json.loads(chosen.read_text())))
 
 
 def pooled(rows: Sequence[dict[str, Any]], which: str, measure: str) -> tuple[float, float]:
@@ -247,6 +249,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     counted = ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
     lines += ["", f"Verdicts of the {len(rows)} runs on their own temperature and convergence: {counted}."]
     return "\n".join(lines) + "\n"
+
+
+def _of_priors(found: dict[str, float]) -> str:
+    each = ", ".join(f"{label} {nll:.3f}" for label, nll in found.items())
+    return f"\nNLL of deep ensembles on validation parts of the training data, by the prior: {each}.\n"
 
 
 def _chances(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> list[str]:

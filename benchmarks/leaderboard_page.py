@@ -150,9 +150,9 @@ def _text(rows: Cells, method: str, score: str, bold: bool, count: int) -> str:
     run = [row for row in rows if row["method"] == method]
     if not run:
         return "missing"
-    how = "failed" if any("the peer failed" in row.get("failure", "") for row in run) else "diverged"
+    without = [_how(row) for row in run if not row["scores"]]
     if not values:
-        return how
+        return " or ".join(sorted(set(without)))
     digits = 2 if score in ("nll", "rmse") and max(map(abs, values)) >= 10 else 3
     text = f"{statistics.fmean(values):.{digits}f}"
     if len(values) > 1:
@@ -161,9 +161,13 @@ def _text(rows: Cells, method: str, score: str, bold: bool, count: int) -> str:
     notes = []
     if len(run) < count:
         notes.append(f"{len(run)} of {count} splits")
-    if len(values) < len(run):
-        notes.append(f"{len(run) - len(values)} {how}")
+    notes += [f"{without.count(how)} {how}" for how in sorted(set(without))]
     return text + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _how(row: dict[str, Any]) -> str:
+    """What happened to a cell without scores."""
+    return "failed" if "the peer failed" in row.get("failure", "") else "diverged"
 
 
 def best(rows: Cells, score: str) -> set[str]:
@@ -225,7 +229,7 @@ def _settings(rows: Cells) -> list[str]:
             texts = []
             for row in sorted(own, key=lambda row: row["number"]):
                 what = ", ".join(f"{key} {value}" for key, value in row["setting"].items())
-                text = f"{what}: {values[row['number']]:.3f}" if row["scores"] else f"{what}: diverged"
+                text = f"{what}: {values[row['number']]:.3f}" if row["scores"] else f"{what}: {_how(row)}"
                 texts.append(f"**{text}**" if row["number"] == least else text)
             lines.append(f"| {name} | {method} | {'; '.join(texts)} |")
     return [*lines, ""]

@@ -312,3 +312,15 @@ def test_the_demo_writes_its_table_figure_and_results(tmp_path, small_demo):
     assert (tmp_path / "table.md").read_text().startswith("| | accuracy |")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "MCLMC: evaluation" in (tmp_path / "report.html").read_text()
+
+
+def test_a_temperature_is_chosen_from_the_command_line(mine, monkeypatch):
+    monkeypatch.setattr("langevin.inference.autopilot.warm_start.STEPS", 100)
+    monkeypatch.setattr("langevin.inference.autopilot.warm_start.EPOCHS", 1)
+    words = ["--model", "mine:net", "--data", "mine:train", "--likelihood", "gaussian", "--chains", "2"]
+    words += ["--temperature", "auto", "--budget", "600 steps", "--batch-size", "8", "--out", mine / "run"]
+    _, said, explained = run("sample", *words)
+    assert "temperature, step 0: T = " in explained
+    assert "decide little" in explained  # six of 40 examples
+    assert "verdict" in said
+    assert lv.load(mine / "run", importlib.import_module("mine").net()).target_temperature in (1.0, 0.3, 0.1, 0.03)

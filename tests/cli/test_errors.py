@@ -56,6 +56,8 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
             "temperature must be a number, 0 or more; given temperature='abc'",
         ),
         ([*START, "--sampler-option", "seed=3"], "is not an option of the sampler"),
+        ([*START, "--temperature", "auto"], "--temperature auto is for the autopilot, which chooses the learning rate"),
+        ([*START, "--temperature", "hot"], "'hot' is neither a number nor \"auto\""),
         ([*START, "--sampler", "sgd", "--temperature", "1"], "unexpected keyword argument 'temperature'"),
         ([*START, "--model-option", "depth=3"], "expected"),
         ([*START, "--model-option", "widths=abc"], "widths='abc'"),

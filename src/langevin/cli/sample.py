@@ -129,6 +129,11 @@ def sample(
     given = {name: value for name, value in given.items() if value is not None}
     if sampler is None and lr is not None:
         sampler = "sgld"
+    if temperature == "auto" and lr is not None:
+        raise ValueError(
+            "--temperature auto is for the autopilot, which chooses the learning rate too. Leave out --lr, or give a "
+            "number: --temperature 1."
+        )
     if sampler is not None and "lr" in given:
         check_sampler(sampler, given)
     recipe = new_recipe(

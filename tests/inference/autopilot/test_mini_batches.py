@@ -252,12 +252,14 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
     assert spent[0] == spent[1]
 
 
-def test_a_sampled_noise_is_sampled_in_the_metric_and_the_run_resumes(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("mode", ["sequential", "vectorised"])
+def test_a_sampled_noise_is_sampled_in_the_metric_and_the_run_resumes(tmp_path, monkeypatch, mode) -> None:
     """By itself it has a rate of its own, in a parameter group that a run with a metric does not have."""
+    quick(monkeypatch)
     x, y = regression()
     likelihood = lv.likelihoods.Gaussian(0.5, sampled=True)
     posterior = lv.Posterior(torch.nn.Linear(3, 1), likelihood, lv.priors.Gaussian(1.0), num_data=len(x))
-    options = {"batch_size": 30, "budget": "4000 steps", "chains": 2, "mode": "sequential", "progress": False}
+    options = {"batch_size": 30, "budget": "3000 steps", "chains": 2, "mode": mode, "progress": False}
     whole = lv.sample(posterior, (x, y), out=tmp_path / "whole", **options)
     noise = whole.predict(x).aleatoric.mean().sqrt()
     coefficients = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], 1), y).solution

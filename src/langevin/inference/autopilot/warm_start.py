@@ -47,11 +47,11 @@ _LEG = 100  # steps at least
 _PATIENCE = 1.5  # ends when that many times the steps of the best have not bettered it
 STEPS, EPOCHS = 3000, 60  # the first phase takes at most the larger of the two
 # with a limit, of which the warm start has its share; without one its gradients are what the budget is counted in
-SECOND_PHASE = 1.5  # both phases are so many times as long as the first, at most
+SECOND_PHASE = 1.5  # all phases are so many times as long as the first of a run without a limit, at most
 _LONGER, _FASTER = 2, 4  # times the steps of the first phase, and the rate, at most
 _MOVES = 60.0  # lr × steps, by which AdamW moves a weight in all
 _MOVE = 1.0  # lr × inputs, by which a step of AdamW moves a unit of the widest layer: with more, losses are worse
-_BEGIN = 3  # part of the steps in which examples are weighted by a predicted scale
+_WEIGHTED = 3  # one of so many steps, at first, in which examples are weighted by a predicted scale
 _LEGS, _ANNEALED_LEGS = 8, 16  # of a phase whose length is known, and of one whose rate decays
 _TOGETHER = 50  # sets of weights that are judged at a time
 _FRESH = 200  # initializations that given weights are compared with: one more of these is best of all with chance 1/201
@@ -88,7 +88,10 @@ def run_warm_start(
     interval: CheckpointInterval,
     progress: bool,
 ) -> WarmStart:
-    """Both phases, the first of at most `most` steps, if there is a limit; a phase that has begun goes on."""
+    """All phases; those that have begun go on.
+
+    `most`: steps of the first phase, if there is a limit. All phases together then take `SECOND_PHASE` times as many.
+    """
     objective = copy.deepcopy(posterior)
     objective.num_data = parts.num_training
     judged = Evaluation(posterior, parts.watched if parts.held_out is None else parts.held_out)
@@ -111,7 +114,7 @@ def run_warm_start(
         lr, begun = _limited_rate(posterior, steps), 0
         weights: Sequence[Weights] = starts
         if (weighted := _weighted(objective)) is not None:
-            begun = max(1, steps // _BEGIN)
+            begun = max(1, steps // _WEIGHTED)
             weights = train(weighted, "warm-start-weighted", starts, lr, most=begun, legs=_LEGS).weights
         last = train(objective, "warm-start", weights, lr, most=steps - begun, legs=_ANNEALED_LEGS, anneal=True)
     where = "of the watched examples" if parts.held_out is None else "of the held-out part"
