@@ -75,11 +75,50 @@ def page(cells: Cells) -> str:
             own = [row for row in rows if row["set"] == name]
             if own:
                 lines += _table(name, own)
+    lines += _curves([row for row in cells if row["split"] is not None])
     lines += _settings([row for row in cells if row["split"] is None])
     missing = [name for name in ROWS if not any(row["set"] == name for row in cells)]
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
     return "\n".join(lines)
+
+
+def _curves(rows: Cells) -> list[str]:
+    """NLL by budget, on sets with three budgets or more: on the splits that all methods and budgets have."""
+    lines: list[str] = []
+    for name in ROWS:
+        own = [row for row in rows if row["set"] == name and row["scores"]]
+        budgets = sorted({row["times"] for row in own})
+        if len(budgets) < 3:
+            continue
+        larger = {row["method"] for row in own if row["times"] > 1}
+        kinds = [(method, times) for method in METHODS if method in larger for times in budgets]
+        found = {
+            (method, times): _by_split([row for row in own if row["times"] == times], method, "nll")
+            for method, times in kinds
+        }
+        found = {kind: values for kind, values in found.items() if values}
+        splits = set.intersection(*map(set, found.values()))
+        lines += [f"**{name}** ({len(splits)} split{'s' if len(splits) > 1 else ''})", ""]
+        lines += [
+            "| budgets of a deep ensemble | " + " | ".join(map(str, budgets)) + " |",
+            "|---" * (len(budgets) + 1) + "|",
+        ]
+        for method in (method for method in METHODS if method in larger):
+            values = [
+                [found[method, times][s] for s in splits] if (method, times) in found else [] for times in budgets
+            ]
+            lines.append(f"| {method} | " + " | ".join(map(_mean, values)) + " |")
+        lines.append("")
+    return ["## NLL by budget", "", *lines] if lines else []
+
+
+def _mean(values: list[float]) -> str:
+    """With its standard error."""
+    if not values:
+        return ""
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{error}"
 
 
 def summary(cells: Cells) -> str:

@@ -125,6 +125,18 @@ def test_the_judges_compare_the_autopilot_with_the_best_and_with_the_deep_ensemb
     )
 
 
+def test_a_set_with_three_budgets_has_a_curve_over_the_splits_of_all():
+    rows = rows_of("deep ensemble", [1.0, 2.0, 3.0]) + rows_of("autopilot", [0.5, 1.4, 2.5])
+    assert "NLL by budget" not in page(rows)
+    for times, value in ((3, 0.4), (30, 0.2)):
+        rows += [row | {"times": times} for row in rows_of("autopilot", [value, value + 1.0])]
+    text = page(rows).partition("## NLL by budget")[2]
+    assert "**yacht** (2 splits)" in text
+    assert "| budgets of a deep ensemble | 1 | 3 | 30 |" in text
+    assert "| autopilot | 0.950 ± 0.450 | 0.900 ± 0.500 | 0.700 ± 0.500 |" in text
+    assert "deep ensemble | 1.5" not in text  # it has one budget
+
+
 def test_the_pages_are_of_the_cells_in_the_repository(tmp_path):
     docs = Path(__file__).parents[2] / "docs"
     cells = leaderboard.read(docs / "leaderboard" / "cells")
