@@ -218,6 +218,7 @@ class Autopilot:
         most = int((_EXPLORING_SHARE if settles else _BURN_IN_SHARE) * share * total)
         if settles or self._rates.by_noise:  # of few steps a quarter is for samples all the same
             most = min(most, int((1 - _SAMPLING_SHARE) * share * total) - SETTLING)
+            most = min(most, total - SETTLING - FEWEST - self._spending.steps_foreseen())
         most = max(2 * _SHORTEST_LEG, most)
         first = min(_FIRST_LEG, max(_SHORTEST_LEG, most // 3))
         if settles:

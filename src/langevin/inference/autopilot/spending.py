@@ -65,6 +65,12 @@ class Spending:
         spent += self._searched if self.plan.limit is None else 0  # `steps_left` knows of the search
         return self.in_steps(spent / self.plan.chains)
 
+    def steps_foreseen(self) -> int:
+        """Those that the measurements after burn-in will take, of a number of gradients."""
+        if self.plan.gradients is None or self.plan.pace is None:
+            return 0
+        return max(0, self.in_steps((self.plan.pace["measuring"] - self._measured) / self.plan.chains))
+
     def in_steps(self, example_gradients: float) -> int:
         """How many steps of a chain take so many."""
         return math.ceil(example_gradients / self._of_a_step)
