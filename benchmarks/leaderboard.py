@@ -95,14 +95,17 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def _cells(sets: list[str], methods: list[str], splits: int | None, times: int) -> Iterator[Cell]:
-    """In the order in which they are run: a set after another, its deep ensembles and settings first."""
+    """In the order in which they are run: a set after another, its settings and deep ensembles first.
+
+    The latter are the measure of budgets, so they are run in any case; with a larger budget if they are asked for.
+    """
     ensemble = next(iter(METHODS))
     for name in sets:
         count = min(ROWS[name].splits, splits or ROWS[name].splits)
         yield Cell(name, ensemble, None)
-        yield from (Cell(name, ensemble, split, times=times) for split in range(count))
-        if times > 1:
-            yield from (Cell(name, ensemble, split) for split in range(count))
+        yield from (Cell(name, ensemble, split) for split in range(count))
+        if times > 1 and ensemble in methods:
+            yield from (Cell(name, ensemble, split, times=times) for split in range(count))
         for method in methods:
             if method != ensemble:
                 settings = METHODS[method].settings

@@ -23,6 +23,7 @@ def manifest(enough=False, **plan):
     [
         ({"seconds": 20.0}, 'lv.sample(posterior, data, budget="80 s")'),  # 100/30 times, and a fifth more
         ({"seconds": 90.0}, 'lv.sample(posterior, data, budget="6 min")'),
+        ({"gradients": 500_000}, 'lv.sample(posterior, data, budget="2000000 gradients")'),
         ({"times": 5.0}, 'lv.sample(posterior, data, budget="20x")'),
         ({}, 'lv.sample(posterior, data, budget="12000 steps")'),
         ({"steps": 500}, "lv.sample(posterior, data, steps=2000)"),

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import langevin as lv
+from langevin.core.likelihoods.families import StudentT
 from langevin.ensembles import prediction as predictions
 from langevin.ensembles.mixture import Mixture
 from langevin.ensembles.prediction import ValuePrediction
@@ -54,8 +55,39 @@ def test_quantiles_invert_the_cdf(q):
     assert (poisson().cdf(values - 1) < q).all()
     normal = Mixture(L.Gaussian(1.0).distribution, (torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [5.0]])))
     torch.testing.assert_close(normal.cdf(normal.quantile(q)), torch.tensor([q]).double(), atol=1e-5, rtol=0)
-    heavy = Mixture(L.StudentT(1.0, df=3).distribution, (torch.zeros(1, 2), torch.ones(1, 2)))
-    torch.testing.assert_close(heavy.quantile(q), torch.full((2,), stats.t(3).ppf(q)).double(), atol=1e-4, rtol=0)
+    for df in (3, 4):
+        heavy = Mixture(L.StudentT(1.0, df=df).distribution, (torch.zeros(1, 2), torch.ones(1, 2)))
+        torch.testing.assert_close(heavy.quantile(q), torch.full((2,), stats.t(df).ppf(q)).double(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("q", [1e-6, 0.05, 0.499, 0.7, 0.999])
+def test_quantiles_between_narrow_peaks_and_in_tails(q):
+    """Where chords are of no use, as between two peaks, brackets are halved."""
+    mixture = peaks()
+    found = mixture.quantile(q)
+    spread = float(mixture.moments()[0].std(0, correction=0).max()) + 1.0
+    for side in (-1, 1):
+        beyond = mixture.cdf(found + side * 3e-6 * spread) - q
+        assert bool((side * beyond >= -2e-7 * min(q, 1 - q)).all())
+
+
+def peaks():
+    """Student's t of scale 1e-3 at -5 and 5, and one of scale 3 between them, for two inputs."""
+    location = torch.tensor([-5.0, 5.0, 0.0])[:, None].expand(3, 2)
+    scale = torch.tensor([1e-3, 1e-3, 3.0])[:, None].expand(3, 2)
+    return Mixture(lambda a, b: StudentT(torch.full_like(a, 4.0), a, b), (location, scale))
+
+
+@pytest.mark.parametrize("df", [2.0, 3.0, 4.0, 8.0, 10.0, 12.0])
+def test_the_cdf_of_students_t(df):
+    t = torch.cat([torch.linspace(-30, 30, 201), torch.tensor([-1e6, 1e6])]).double()
+    found = StudentT(torch.full_like(t, df), torch.ones_like(t), torch.full_like(t, 2.0)).cdf(1 + 2 * t)
+    torch.testing.assert_close(found, torch.as_tensor(stats.t(df).cdf(t.numpy())), atol=1e-14, rtol=0)
+    mixed = torch.full_like(t, df)
+    mixed[3] = 5.0
+    some = StudentT(mixed, torch.zeros_like(t), torch.ones_like(t)).cdf(t)
+    assert float(some[3]) == pytest.approx(stats.t(5).cdf(float(t[3])))
+    assert float(some[4]) == pytest.approx(stats.t(df).cdf(float(t[4])))
 
 
 def test_quantiles_of_positive_values_and_of_distributions_without_cdf():

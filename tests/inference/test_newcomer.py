@@ -48,6 +48,18 @@ def test_a_recorded_run_of_another_optimizer_is_evaluated_without_a_temperature(
     assert "No temperature was measured" in str(lv.evaluate(run, (x, y)))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 20}])
+def test_an_input_that_is_nan_is_named_whatever_the_likelihood(options):
+    """A predicted scale that overflows was told to have its inputs standardized, which makes the whole column NaN."""
+    x, y = torch.randn(40, 3), torch.randn(40, 1)
+    x[11, 2] = float("nan")
+    options |= {"budget": "300 steps", "progress": False}
+    for likelihood in (lv.likelihoods.HeteroscedasticStudentT(df=4), lv.likelihoods.HeteroscedasticGaussian()):
+        posterior = lv.Posterior(nn.Linear(3, 2), likelihood, num_data=40)
+        with pytest.raises(lv.DivergenceError, match="input of example 11 of the data set has NaN or infinity"):
+            lv.sample(posterior, (x, y), **options)
+
+
 class Pair(nn.Linear):
     def forward(self, x):
         return super().forward(x), x

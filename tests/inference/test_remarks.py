@@ -62,7 +62,13 @@ def binary(*last: nn.Module) -> lv.Posterior:
     ("posterior", "data", "message"),
     [
         (classifier(), (X + 1000, LABELS), r"not standardized \(a column has mean or standard deviation 1e\+03\)"),
+        (
+            classifier(),
+            (torch.cat([X[:, :2], torch.full((40, 1), 50.0)], 1), LABELS),
+            r"Column 2 of the inputs is constant.*leave it out",
+        ),
         (regression(), (X, torch.full((40, 1), 2.5)), r"All 40 targets are the same \(2.5\)"),
+        (regression(), (X, torch.full((40, 1), 250.0)), r"All 40 targets are the same \(250\)"),
         (
             regression(),
             (X, 1000 + 50 * X[:, :1]),

@@ -76,7 +76,10 @@ def sample(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help='How much to spend: "10 min" or "1e6 gradients" in all, or "5x" the warm start after it.'),
+        typer.Option(
+            help='How much to spend: "10 min" or "1e6 gradients" in all; after the warm start "5x" what it took, or '
+            '"5000 steps" of each chain.'
+        ),
     ] = None,
     burn_in: Annotated[int | None, typer.Option(help="Steps before the first sample (a quarter).")] = None,
     thin: Annotated[int | None, typer.Option(help="Steps from sample to sample (100 samples a chain).")] = None,

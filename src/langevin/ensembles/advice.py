@@ -66,6 +66,8 @@ def _budget(plan: Mapping[str, Any], steps: Any, times: int) -> str | None:
     if plan.get("seconds") is not None:
         seconds = times * plan["seconds"]
         return f"{math.ceil(seconds / 60)} min" if seconds >= 120 else f"{math.ceil(seconds)} s"
+    if plan.get("gradients") is not None:
+        return f"{times * plan['gradients']} gradients"
     if plan.get("times") is not None:
         return f"{times * plan['times']:g}x"
     if not isinstance(steps, int):

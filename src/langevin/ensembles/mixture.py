@@ -19,7 +19,10 @@ from langevin.core.likelihoods.base import drawn
 from langevin.core.random import Source, Stream
 
 _TOGETHER = 1 << 21  # numbers of an intermediate result
-_PRECISION = 1e-6  # of a quantile, in standard deviations of the mixture
+_PRECISION = 1e-6  # of a quantile, in standard deviations of the mixture,
+_AGREEMENT = 1e-7  # or of its level
+_TINY = 1e-15  # a cdf beyond is 0 or 1
+_CHORDS = 14  # steps, after which brackets are halved
 _DRAWS = 4096  # for quantiles of distributions without cdf
 
 
@@ -67,7 +70,7 @@ class Mixture:
         return torch.cat([part.cdf(y[rows]) for rows, part in self._parts()])
 
     def quantile(self, q: float) -> Tensor:
-        """The smallest y with cdf(y) ≥ q, (n, …), by bisection."""
+        """The smallest y with cdf(y) ≥ q, (n, …), by bisection, or by regula falsi if the cdf is continuous."""
         return torch.cat([part.quantile(q, self.discrete) for _, part in self._parts()])
 
     def sample(self, count: int, seed: int) -> Tensor:
@@ -162,20 +165,48 @@ class _Part:
         if discrete:
             low, high = low.floor() - 1, high.ceil() + 1
         for _ in range(200):  # heavy tails, and levels close to 0 and 1
-            outside = (self.cdf(low) >= q) & (low > mean - 1e12 * spread)
-            beyond = self.cdf(high) < q
+            at_low, at_high = self.cdf(low), self.cdf(high)
+            outside, beyond = (at_low >= q) & (low > mean - 1e12 * spread), at_high < q
             if not bool(outside.any() | beyond.any()):
                 break
             low = torch.where(outside, mean - 2 * (mean - low), low)
             high = torch.where(beyond, mean + 2 * (high - mean), high)
             if discrete:
                 low, high = low.floor(), high.ceil()
-        while bool((high - low > (1 if discrete else _PRECISION * spread)).any()):
-            middle = (low + high) / 2
-            middle = middle.floor() if discrete else middle
+        if not discrete:
+            return self._between(low, high, at_low, at_high, q, _PRECISION * spread)
+        while bool((high - low > 1).any()):
+            middle = ((low + high) / 2).floor()
             above = self.cdf(middle) >= q
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-        return high if discrete else (low + high) / 2
+        return high
+
+    def _between(
+        self, low: Tensor, high: Tensor, at_low: Tensor, at_high: Tensor, q: float, precision: Tensor
+    ) -> Tensor:
+        """Where the cdf is q, from its values at both ends.
+
+        On the scale of a Gaussian's quantiles the cdf is nearly straight, so chords find the place in a few steps (the
+        end that stays counts half: Illinois). Every eighth step, and all after some, halve the bracket, which a chord
+        may not.
+        """
+        level = torch.special.ndtri(low.new_tensor(q))
+        at_low, at_high = (torch.special.ndtri(at.clamp(_TINY, 1 - _TINY)) - level for at in (at_low, at_high))
+        enough = _AGREEMENT * min(q, 1 - q)
+        stayed, step = torch.zeros_like(low), 0  # -1: the lower end did in the last step, 1: the upper one
+        found, done = (low + high) / 2, high - low <= precision
+        while not bool(done.all()):
+            chord = low + (high - low) * (at_low / (at_low - at_high)).nan_to_num(0.5)
+            middle = (low + high) / 2 if step % 8 == 7 or step > _CHORDS else chord.clamp(low, high)
+            found = torch.where(done, found, middle)
+            at = self.cdf(found)
+            value, above = torch.special.ndtri(at.clamp(_TINY, 1 - _TINY)) - level, at >= q
+            at_low = torch.where(above, torch.where(stayed < 0, at_low / 2, at_low), value)
+            at_high = torch.where(above, value, torch.where(stayed > 0, at_high / 2, at_high))
+            low, high = torch.where(above, low, found), torch.where(above, found, high)
+            stayed, step = torch.where(above, -1.0, 1.0), step + 1
+            done = done | ((at - q).abs() <= enough) | (high - low <= precision)
+        return found
 
     def _draws(self) -> Tensor:
         """Draws from all members, equally many of each, always the same."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from langevin.core.batches import Batches, batch_size_of
+from langevin.core.batches import Batches, as_batches, batch_size_of
 from langevin.core.posterior import Posterior
 from langevin.core.progress import tqdm
 from langevin.core.user_level import user_level
@@ -18,6 +18,7 @@ from langevin.ensembles.run import Run
 from langevin.ensembles.summary import judge
 from langevin.errors import ConvergenceWarning
 from langevin.inference.distributed import Place
+from langevin.inference.manifest import device_of
 from langevin.storage.base import SampleStore
 
 _INPUTS = 16  # training inputs on which chains are compared
@@ -34,6 +35,11 @@ def probe_inputs(posterior: Posterior, batches: Batches) -> Any:
         return None
     count = min(_INPUTS, batch_size_of(y))
     return tree_map(lambda t: t[:count].detach().cpu().clone(), x)
+
+
+def autopilot_probe(posterior: Posterior, data: Any, seed: int) -> Any:
+    """`probe_inputs` whatever the size of batches, which a run by autopilot chooses: a resumed run has the same."""
+    return probe_inputs(posterior, as_batches(data, None, seed, device_of(posterior)))
 
 
 def concluded(store: SampleStore, posterior: Posterior, probe: Any, place: Place, progress: bool) -> Run:

@@ -64,6 +64,14 @@ def _on_inputs(x: Any) -> str | None:
     worst = float(torch.maximum(mean, spread).max())
     if not math.isfinite(worst) or worst <= _FAR:
         return None
+    constant = ((spread == 0) & (mean > _FAR)).nonzero().flatten().tolist()
+    if constant:
+        some = ", ".join(map(str, constant[:5])) + (", …" if len(constant) > 5 else "")
+        columns = f"column {some} of the inputs is" if len(constant) == 1 else f"columns {some} of the inputs are"
+        return (
+            f"{columns.capitalize()} constant and far from 0, and says nothing: leave it out, and standardize the "
+            f"others, (x - x.mean(0)) / x.std(0)."
+        )
     return (
         f"The inputs are not standardized (a column has mean or standard deviation {worst:.3g}): networks learn and "
         f"mix badly then. Subtract the mean of each column and divide by its standard deviation: "
@@ -87,7 +95,7 @@ def _on_values(posterior: Posterior, y: Any) -> str | None:
         return None
     y = y.detach().double()
     mean, spread = float(y.mean()), float(y.std()) if y.numel() > 1 else 0.0
-    if not max(abs(mean), spread) > _FAR:
+    if not max(abs(mean), spread) > _FAR or spread == 0:  # of equal targets there is another remark
         return None
     return (
         f"The targets are not standardized (mean {mean:.3g}, standard deviation {spread:.3g}): a network whose weights "

@@ -24,7 +24,7 @@ from langevin.errors import RunError
 from langevin.inference import checks, distributed, fit_ensemble
 from langevin.inference.autopilot.begin import go_on, is_unfinished, refuse_extension
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.conclude import concluded, probe_inputs
+from langevin.inference.conclude import autopilot_probe, concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh
 from langevin.inference.engine import Engine
@@ -222,7 +222,7 @@ def _by_autopilot(
         progress=progress,
         interval=CheckpointInterval(None, checkpoint_seconds),
     )
-    return concluded(store, posterior, probe_inputs(posterior, batches), distributed.ALONE, progress)
+    return concluded(store, posterior, autopilot_probe(posterior, data, settings.seed), distributed.ALONE, progress)
 
 
 def _store_of(run: str | Path | Run | Fit) -> SampleStore:

@@ -25,7 +25,7 @@ from langevin.errors import RunError
 from langevin.inference import checks, distributed
 from langevin.inference.autopilot.begin import begin, make_plan, refuse_another_plan
 from langevin.inference.callbacks import Callbacks
-from langevin.inference.conclude import concluded, probe_inputs
+from langevin.inference.conclude import autopilot_probe, concluded, probe_inputs
 from langevin.inference.control_variate import ControlVariate
 from langevin.inference.distributed import Mesh, Place
 from langevin.inference.engine import Engine
@@ -316,7 +316,7 @@ def _by_autopilot(
         return found
     fixed = chains is not None, sampler is not None or batch_size is not None
     store = begin(posterior, data, plan, *fixed, out=out, init=init, since=since, **others)
-    return concluded(store, posterior, probe_inputs(posterior, batches), place, others["progress"])
+    return concluded(store, posterior, autopilot_probe(posterior, data, seed), place, others["progress"])
 
 
 def _control(

@@ -33,6 +33,10 @@ def chance_level(bins: Reliability) -> Chance:
 
 
 _RESCALE = "rescale on held-out data: lv.evaluation.temperature_scaling(run, held_out)"
+_WIDER = (
+    'Sample with temperature="auto", or with a wider prior: a narrow one keeps probabilities away from 0 and 1, of the '
+    f"deep ensemble too (lv.Posterior(…, lv.priors.Gaussian(1.0))). Or {_RESCALE}."
+)
 _INTERVALS = (
     "Let the noise depend on the inputs (HeteroscedasticGaussian, or HeteroscedasticStudentT with outliers), or use "
     "lv.evaluation.conformal(run, held_out)."
@@ -48,7 +52,7 @@ def calibration(error: float, confidence: float, accuracy: float, chance: Chance
     level: Level = "bad" if error > 0.1 and confidence > accuracy else "warning"
     if confidence > accuracy:
         return Finding("Calibration", level, f"Overconfident: {found}.", f"Sample more chains, or {_RESCALE}.")
-    return Finding("Calibration", level, f"Underconfident: {found}.", f'Sample with temperature="auto", or {_RESCALE}.')
+    return Finding("Calibration", level, f"Underconfident: {found}.", _WIDER)
 
 
 def coverage(found: Mapping[float, float], examples: int) -> Finding:

@@ -214,6 +214,8 @@ def test_the_virial_trace_about_the_first_weights_is_no_drift(run) -> None:
 def test_temperatures_by_chain_are_for_runs_by_hand() -> None:
     with pytest.raises(ValueError, match=r"the autopilot takes one temperature.*temperature=\[1, 0.3\]"):
         lv.sample(linear_posterior(), regression(), temperature=[1.0, 0.3], **QUICK)
+    with pytest.raises(ValueError, match="'Auto': give a number, such as 1, or \"auto\""):
+        lv.sample(linear_posterior(), regression(), temperature="Auto", **QUICK)
 
 
 def test_a_sampler_without_rate_gets_one() -> None:

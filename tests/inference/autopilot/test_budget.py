@@ -31,6 +31,15 @@ def test_too_short_a_time_is_refused_with_one_that_would_do(monkeypatch) -> None
     assert 400 * 0.8 + 800 * 1.8 * 0.2 < enough < 1.5 * (400 * 0.8 + 800 * 1.8 * 0.2)
 
 
+def test_numbers_are_read_as_they_are_printed() -> None:
+    for given in ("500,000 gradients", "500_000 gradients", "500 000 gradients", "5e5 gradients"):
+        assert Budget.parse(given).gradients == 500_000
+    assert Budget.parse("1,500 steps").steps == 1500
+    for given in ("5,00 steps", "1,5 min", "5 0 s"):
+        with pytest.raises(ValueError, match="write a time"):
+            Budget.parse(given)
+
+
 def test_a_time_that_is_short_for_all_chains_takes_fewer(monkeypatch) -> None:
     monkeypatch.setattr(warm_start, "STEPS", 100)
     paced(monkeypatch, warm=0.01, sampling=0.01, alone=0.001)

@@ -249,6 +249,7 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
     spent = [run.manifest["autopilot"]["example_gradients"] for run in (again, whole)]
     assert spent[0] == spent[1]
+    assert str(again.verdict()) == str(whole.verdict())  # by the same inputs
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])

@@ -12,7 +12,7 @@ from langevin.inference.autopilot.budget import Budget
 from langevin.inference.autopilot.data_parts import DataParts
 from langevin.inference.autopilot.plan import choose_regime, multiply_adds
 from langevin.inference.autopilot.scales import posterior_scales
-from langevin.inference.autopilot.stationary import drifts
+from langevin.inference.autopilot.stationary import Drift, drifts
 from langevin.inference.autopilot.stopping import looked
 from langevin.inference.autopilot.temperature import choose_temperature
 
@@ -50,6 +50,11 @@ def test_budgets_are_times_multiples_or_steps(given, budget) -> None:
 def test_a_budget_that_is_none_is_refused_with_examples(given) -> None:
     with pytest.raises(ValueError, match='write a time, "10 min"'):
         Budget.parse(given)
+
+
+def test_an_error_that_is_unknown_is_not_shown_as_0() -> None:
+    assert str(Drift("prediction 4", -90.2, 0.0, 0.1)) == "prediction 4 changes by -90 (unknown error)"
+    assert str(Drift("prediction 4", 1.0, 0.25, 0.1)) == "prediction 4 changes by +1 ± 0.2"
 
 
 def test_stationary_chains_are_settled_and_drifting_ones_are_not() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributions
 
+_EVEN = (2.0, 4.0, 6.0, 8.0, 10.0)  # degrees of freedom
+
 
 class StudentT(distributions.StudentT):
     """Student's t; the sum and the mean over samples of its cdf are in double precision.
@@ -21,10 +23,14 @@ class StudentT(distributions.StudentT):
         distributions.Distribution.__init__(self, self.df.shape, validate_args=validate_args)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Y ≤ value)."""
+        """P(Y ≤ value); where the degrees of freedom are even and few a sum, which is several times faster."""
         from scipy.special import stdtr
 
-        return _by_scipy(stdtr, self.df, (value - self.loc) / self.scale)
+        value = (value - self.loc) / self.scale
+        df = float(self.df.reshape(-1)[0]) if self.df.numel() else 0.0
+        if df in _EVEN and bool((self.df == df).all()):
+            return _even_student_t(int(df), value.double())
+        return _by_scipy(stdtr, self.df, value)
 
 
 class Poisson(distributions.Poisson):
@@ -55,6 +61,17 @@ class Bernoulli(distributions.Bernoulli):
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y ≤ value)."""
         return torch.where(value < 0, 0.0, torch.where(value < 1, 1 - self.probs, 1.0))
+
+
+def _even_student_t(df: int, t: Tensor) -> Tensor:
+    """½ + x/2 Σ_{k<df/2} C(2k, k)/4ᵏ (1 − x²)ᵏ with x = t/√(df + t²), to 1e-15."""
+    square = t.square()
+    u = df / (df + square)  # 1 − x²
+    series, term = torch.ones_like(t), torch.ones_like(t)
+    for k in range(1, df // 2):
+        term = term * u * ((2 * k - 1) / (2 * k))
+        series = series + term
+    return 0.5 + 0.5 * (t / (df + square).sqrt()) * series
 
 
 def _by_scipy(function: Callable[..., Any], *arguments: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Autopilot:
             if self._parts.held_out is None:
                 raise ValueError(
                     'temperature="auto" holds out some of the data, so it needs at least 20 examples that can be '
-                    "indexed: pass tensors or a data set instead of a DataLoader, or give a temperature."
+                    "indexed: pass tensors, or the data set of a DataLoader, loader.dataset; or give a temperature."
                 )
             if (out := batch_size_of(self._parts.held_out[1])) < _DECIDE:
                 warnings.warn(

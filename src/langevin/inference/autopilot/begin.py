@@ -72,6 +72,8 @@ def make_plan(
             f"temperatures of their own where sampler, lr and steps are given: lv.sample(posterior, data, lv.SGHMC, "
             f"lr=1e-3, steps=10_000, temperature=[1, 0.3])."
         )
+    if isinstance(given := options.get("temperature"), str) and given != "auto":
+        raise ValueError(f'temperature={given!r}: give a number, such as 1, or "auto".')
     return Plan(
         sampler=name,
         options=options,

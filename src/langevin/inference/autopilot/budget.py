@@ -106,7 +106,8 @@ class Budget:
             return cls()
         text = f"{given} s" if isinstance(given, int | float) and not isinstance(given, bool) else given
         units = "s|sec|seconds?|min|minutes?|h|hours?|x|steps|gradients"
-        match = re.fullmatch(rf"\s*([0-9.]+(?:e[0-9]+)?)\s*({units})\s*", str(text))
+        plain = re.sub(r"(?<=[0-9])[,_ ](?=[0-9]{3}\b)", "", str(text))  # "500,000 steps"
+        match = re.fullmatch(rf"\s*([0-9.]+(?:e[0-9]+)?)\s*({units})\s*", plain)
         try:
             value = float(match.group(1)) if match else math.nan
         except ValueError:

@@ -28,7 +28,8 @@ class Drift(NamedTuple):
         return abs(self.change) <= max(2 * self.error, self.negligible)
 
     def __str__(self) -> str:
-        return f"{self.name} changes by {self.change:+.2g} ± {self.error:.1g}"
+        error = f"± {self.error:.1g}" if self.error else "(unknown error)"
+        return f"{self.name} changes by {self.change:+.2g} {error}"
 
 
 def drifts(series: Mapping[int, Sequence[Sequence[float]]], steps: int) -> list[Drift]:
