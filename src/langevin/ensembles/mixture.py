@@ -145,7 +145,9 @@ class _Part:
         y = y.reshape(self.shape()[1:]).double()
         try:
             below = own.cdf(self._repeated(y)).reshape(self.shape()).mean(0)
-            return torch.where(below.isnan(), (y > self.moments()[0].mean(0)).double(), below)  # outside the support
+            if bool(below.isnan().any()):  # outside the support
+                below = torch.where(below.isnan(), (y > self.moments()[0].mean(0)).double(), below)
+            return below
         except NotImplementedError:
             return (self._draws().to(y.device) <= y.reshape(self.shape()[1:])).double().mean(0)
 
