@@ -127,7 +127,7 @@ def test_the_judges_compare_the_autopilot_with_the_best_and_with_the_deep_ensemb
 
 def test_a_set_with_three_budgets_has_a_curve_over_the_splits_of_all():
     rows = rows_of("deep ensemble", [1.0, 2.0, 3.0]) + rows_of("autopilot", [0.5, 1.4, 2.5])
-    assert "NLL by budget" not in page(rows)
+    assert "## NLL by budget" not in page(rows)
     for times, value in ((3, 0.4), (30, 0.2)):
         rows += [row | {"times": times} for row in rows_of("autopilot", [value, value + 1.0])]
     text = page(rows).partition("## NLL by budget")[2]

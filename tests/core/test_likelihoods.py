@@ -260,8 +260,9 @@ def test_one_example_far_from_a_confident_prediction_costs_a_logarithm_with_stud
 )
 def test_lv_sample_refuses_what_the_likelihood_can_not_have_before_the_first_step(likelihood, outputs, target, message):
     """Of all targets, though a mini-batch has one of them."""
-    scale = 1e39 if isinstance(likelihood, lv.likelihoods.HeteroscedasticGaussian) else 1.0
+    scale = 3e38 if isinstance(likelihood, lv.likelihoods.HeteroscedasticGaussian) else 1.0  # 6e38 is infinite
     x = torch.ones(4, 2, dtype=torch.float64) * scale
     posterior = lv.Posterior(torch.nn.Linear(2, outputs), likelihood, num_data=4)
+    torch.nn.init.ones_(posterior.model.weight)
     with pytest.raises(ValueError, match=message):
         lv.sample(posterior, (x.float(), torch.tensor(target)), lv.SGLD, lr=1e-3, steps=5, batch_size=1, progress=False)

@@ -246,8 +246,10 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
 
 def _nonfinite(x: Any, y: Any, batches: Batches) -> str:
     """Which example of the first batch has NaN or infinity, if one does."""
-    rows = torch.arange(len(y)) if isinstance(batches, FullBatches) and isinstance(y, torch.Tensor) else None
-    return nonfinite_example(x, y, batches.indices(0, 0) if rows is None else rows)
+    rows = batches.indices(0, 0)
+    if isinstance(batches, FullBatches) and isinstance(y, torch.Tensor):
+        rows = torch.arange(len(y), device=y.device)
+    return nonfinite_example(x, y, rows)
 
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:
