@@ -71,6 +71,15 @@ def test_quantiles_between_narrow_peaks_and_in_tails(q):
         assert bool((side * beyond >= -2e-7 * min(q, 1 - q)).all())
 
 
+def test_quantiles_of_what_is_nearly_one_number():
+    """Its spread is less than the distance of neighbouring numbers, so no bracket is ever narrow enough."""
+    location = torch.full((2, 1), 1e6, dtype=torch.float64)
+    mixture = Mixture(
+        lambda a, b: StudentT(torch.full_like(a, 4.0), a, b), (location, torch.full_like(location, 1e-12))
+    )
+    assert float(mixture.quantile(0.3)) == pytest.approx(1e6, rel=1e-12)
+
+
 def peaks():
     """Student's t of scale 1e-3 at -5 and 5, and one of scale 3 between them, for two inputs."""
     location = torch.tensor([-5.0, 5.0, 0.0])[:, None].expand(3, 2)

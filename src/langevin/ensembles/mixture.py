@@ -22,7 +22,7 @@ _TOGETHER = 1 << 21  # numbers of an intermediate result
 _PRECISION = 1e-6  # of a quantile, in standard deviations of the mixture,
 _AGREEMENT = 1e-7  # or of its level
 _TINY = 1e-15  # a cdf beyond is 0 or 1
-_CHORDS = 14  # steps, after which brackets are halved
+_CHORDS, _STEPS = 14, 80  # after the first number of steps brackets are halved; the second reaches neighbouring numbers
 _DRAWS = 4096  # for quantiles of distributions without cdf
 
 
@@ -195,9 +195,11 @@ class _Part:
         level = torch.special.ndtri(low.new_tensor(q))
         at_low, at_high = (torch.special.ndtri(at.clamp(_TINY, 1 - _TINY)) - level for at in (at_low, at_high))
         enough = _AGREEMENT * min(q, 1 - q)
-        stayed, step = torch.zeros_like(low), 0  # -1: the lower end did in the last step, 1: the upper one
+        stayed = torch.zeros_like(low)  # -1: the lower end did in the last step, 1: the upper one
         found, done = (low + high) / 2, high - low <= precision
-        while not bool(done.all()):
+        for step in range(_STEPS):
+            if bool(done.all()):
+                break
             chord = low + (high - low) * (at_low / (at_low - at_high)).nan_to_num(0.5)
             middle = (low + high) / 2 if step % 8 == 7 or step > _CHORDS else chord.clamp(low, high)
             found = torch.where(done, found, middle)
@@ -206,7 +208,7 @@ class _Part:
             at_low = torch.where(above, torch.where(stayed < 0, at_low / 2, at_low), value)
             at_high = torch.where(above, value, torch.where(stayed > 0, at_high / 2, at_high))
             low, high = torch.where(above, low, found), torch.where(above, found, high)
-            stayed, step = torch.where(above, -1.0, 1.0), step + 1
+            stayed = torch.where(above, -1.0, 1.0)
             done = done | ((at - q).abs() <= enough) | (high - low <= precision)
         return found
 
