@@ -99,18 +99,16 @@ def by_chance(probs: Tensor) -> float:
     return statistics.fmean(calibration_error(probs, labels) for labels in drawn.T)
 
 
-def priors(sets: Sequence[str] = SETS) -> dict[str, float]:
-    """NLL of deep ensembles on validation parts of the first seed, by the prior; test data are not looked at."""
-    found = {}
+def priors(sets: Sequence[str] = SETS) -> dict[str, dict[str, float]]:
+    """NLL of deep ensembles on validation parts of the first seed, by set and prior; test data are not looked at."""
+    found: dict[str, dict[str, float]] = {name: {} for name in sets}
     for label, prior in (("default", None), ("N(0, 1)", PRIOR), ("N(0, 0.2²)", lv.priors.Gaussian(0.2))):
-        losses = []
         for name in sets:
             task = ROWS[name].make(name, 0).validation()
             torch.manual_seed(0)
             posterior = lv.Posterior(task.model(), task.likelihood, prior, num_data=len(task.train[0]))
             fit = lv.fit(posterior, task.train, lv.DeepEnsemble(4), seed=0, progress=False)
-            losses.append(scores(fit, task)["nll"])
-        found[label] = statistics.fmean(losses)
+            found[name][label] = scores(fit, task)["nll"]
     return found
 
 
@@ -251,9 +249,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_priors(found: dict[str, float]) -> str:
-    each = ", ".join(f"{label} {nll:.3f}" for label, nll in found.items())
-    return f"\nNLL of deep ensembles on validation parts of the training data, by the prior: {each}.\n"
+def _of_priors(found: dict[str, dict[str, float]]) -> str:
+    """In a sentence."""
+    sets = (
+        f"{name} " + ", ".join(f"{nll:.3f} ({label})" for label, nll in each.items()) for name, each in found.items()
+    )
+    return f"\nNLL of deep ensembles on validation parts of the training data, by the prior: {'; '.join(sets)}.\n"
 
 
 def _chances(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> list[str]:

@@ -115,12 +115,12 @@ def _curves(rows: Cells) -> list[str]:
     return ["## NLL by budget", "", *lines] if lines else []
 
 
-def _mean(values: list[float]) -> str:
+def _mean(values: list[float], digits: int = 3) -> str:
     """With its standard error."""
     if not values:
         return ""
-    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.3f}{error}"
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{error}"
 
 
 def summary(cells: Cells) -> str:
@@ -195,10 +195,7 @@ def _text(rows: Cells, method: str, score: str, bold: bool, count: int) -> str:
     if not values:
         return " or ".join(sorted(set(without)))
     digits = 2 if score in ("nll", "rmse") and max(map(abs, values)) >= 10 else 3
-    text = f"{statistics.fmean(values):.{digits}f}"
-    if len(values) > 1:
-        text += f" ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}"
-    text = f"**{text}**" if bold else text
+    text = f"**{_mean(values, digits)}**" if bold else _mean(values, digits)
     notes = []
     if len(run) < count:
         notes.append(f"{len(run)} of {count} splits")

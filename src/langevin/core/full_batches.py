@@ -31,6 +31,10 @@ class FullBatches(Batches):
         """The examples with these indices."""
         return self._all.take(indices)
 
+    def indices(self, chain: int, step: int) -> Tensor:
+        """All."""
+        return torch.arange(self.batch_size, device="cpu")
+
     def full_pass(self, size: int) -> Iterator[Batch]:
         """Slices."""
         return self._all.full_pass(size)

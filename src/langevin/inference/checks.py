@@ -214,7 +214,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
                 try:
                     check_targets(posterior, batches, x, y)
                 except ValueError as error:  # such as a scale that overflows
-                    if why := _nonfinite(x, y, batches):
+                    if why := nonfinite_example(x, y, batches.indices(0, 0)):
                         raise DivergenceError(f"There is no loss before the first step. {why}") from error
                     raise
             with seeded(seed, 0, 0):
@@ -228,7 +228,7 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
         for buffer, value in before.values():
             buffer.copy_(value)
     if not math.isfinite(loss):
-        why = _nonfinite(x, y, batches) or "Look at the model's weights."
+        why = nonfinite_example(x, y, batches.indices(0, 0)) or "Look at the model's weights."
         raise DivergenceError(f"The loss is {loss} before the first step. {why}")
     if unknown := sorted(moved - set(posterior.running_statistics())):
         raise ValueError(
@@ -242,14 +242,6 @@ def _check_loss(posterior: Posterior, batches: Batches, seed: int) -> float:
             'sample. Take the randomness out, or allow it: Posterior(…, allow=["dropout"]).'
         )
     return loss
-
-
-def _nonfinite(x: Any, y: Any, batches: Batches) -> str:
-    """Which example of the first batch has NaN or infinity, if one does."""
-    rows = batches.indices(0, 0)
-    if isinstance(batches, FullBatches) and isinstance(y, torch.Tensor):
-        rows = torch.arange(len(y), device=y.device)
-    return nonfinite_example(x, y, rows)
 
 
 def check_targets(posterior: Posterior, batches: Batches, x: Any, y: Any) -> None:

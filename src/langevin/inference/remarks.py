@@ -64,8 +64,7 @@ def _on_inputs(x: Any) -> str | None:
     worst = float(torch.maximum(mean, spread).max())
     if not math.isfinite(worst) or worst <= _FAR:
         return None
-    constant = ((spread == 0) & (mean > _FAR)).nonzero().flatten().tolist()
-    if constant:
+    if constant := ((x == x[:1]).all(0) & (mean > _FAR)).nonzero().flatten().tolist():
         some = ", ".join(map(str, constant[:5])) + (", …" if len(constant) > 5 else "")
         columns = f"column {some} of the inputs is" if len(constant) == 1 else f"columns {some} of the inputs are"
         return (
@@ -95,7 +94,7 @@ def _on_values(posterior: Posterior, y: Any) -> str | None:
         return None
     y = y.detach().double()
     mean, spread = float(y.mean()), float(y.std()) if y.numel() > 1 else 0.0
-    if not max(abs(mean), spread) > _FAR or spread == 0:  # of equal targets there is another remark
+    if not max(abs(mean), spread) > _FAR or bool((y == y[:1]).all()):  # of equal targets there is another remark
         return None
     return (
         f"The targets are not standardized (mean {mean:.3g}, standard deviation {spread:.3g}): a network whose weights "

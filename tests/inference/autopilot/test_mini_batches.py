@@ -249,7 +249,27 @@ def test_it_goes_on_from_every_stage_bit_for_bit(tmp_path, monkeypatch, stage) -
     assert [d.decided for d in again.tuning] == [d.decided for d in whole.tuning]
     spent = [run.manifest["autopilot"]["example_gradients"] for run in (again, whole)]
     assert spent[0] == spent[1]
-    assert str(again.verdict()) == str(whole.verdict())  # by the same inputs
+
+
+def test_a_resumed_run_is_judged_on_the_same_inputs(tmp_path, monkeypatch) -> None:
+    """Whatever the size of batches, which the autopilot has chosen."""
+    quick(monkeypatch)
+    options = {"chains": 2, "progress": False, "budget": "60000 gradients"}
+    whole = lv.sample(linear_posterior(), regression(), out=tmp_path / "whole", **options)
+    assert not whole.manifest["autopilot"]["plan"]["full_batch"]
+    advance = warm_start.stages.advance
+
+    def dies(*args, **more):
+        advance(*args, **more)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(warm_start.stages, "advance", dies)
+        with pytest.raises(Killed):
+            lv.sample(linear_posterior(), regression(), out=tmp_path / "cut", **options)
+    again = lv.resume(tmp_path / "cut", linear_posterior(), regression(), progress=False)
+    assert torch.equal(draws(again), draws(whole))
+    assert str(again.verdict()) == str(whole.verdict())
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
